@@ -1,0 +1,1 @@
+//! GPUs, links, model configurations and engine constants: data with provenance.

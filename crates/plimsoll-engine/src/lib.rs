@@ -1,0 +1,1 @@
+//! The facade: one versioned request and response behind every face.

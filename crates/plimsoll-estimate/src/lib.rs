@@ -1,0 +1,1 @@
+//! Model, workload and strategy in; timeline and estimate out.

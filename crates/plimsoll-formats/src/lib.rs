@@ -1,0 +1,1 @@
+//! Pure readers of model files: config.json, safetensors, GGUF, torch checkpoints.

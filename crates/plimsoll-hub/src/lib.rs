@@ -1,0 +1,1 @@
+//! Reads model configurations and tensor headers from a Hugging Face style hub.

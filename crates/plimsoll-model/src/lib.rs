@@ -1,0 +1,1 @@
+//! Architectures, parameter inventories, the operator graph and its operator table.

@@ -1,0 +1,1 @@
+//! Timelines of allocations, allocator models, replay and footprints.

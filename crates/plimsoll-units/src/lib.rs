@@ -1,0 +1,1 @@
+//! Bytes, element types, shapes and symbolic sizes, with exact parsing and printing.
