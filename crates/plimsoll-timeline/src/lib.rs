@@ -1,1 +1,13 @@
-//! Timelines of allocations, allocator models, replay and footprints.
+//! A [`Timeline`] is an ordered list of allocations and frees. Predicted, recorded and measured timelines are the
+//! same type, so allocator models, peak attribution, plots and comparison are written once.
+//!
+//! Four kinds of bytes have four names, never mixed: *requested* (what the program asked for), *rounded* (what the
+//! allocator counts as allocated), *reserved* (what it holds from the driver) and *device* (what the driver sees,
+//! with context and libraries; added by the estimate, not here).
+
+mod timeline;
+
+pub use timeline::{
+    Allocation, Category, Event, Origin, OriginId, Phase, PhaseKind, TensorId, Timeline,
+    TimelineBuilder,
+};
