@@ -46,9 +46,12 @@ dtypes! {
     F32, "f32", 1, 4, ["float32", "float", "fp32"], "IEEE single.";
     Bf16, "bf16", 1, 2, ["bfloat16"], "bfloat16.";
     F16, "f16", 1, 2, ["float16", "half", "fp16"], "IEEE half.";
-    F8E4M3, "f8_e4m3", 1, 1, ["fp8", "f8", "float8_e4m3fn", "float8_e4m3", "fp8_e4m3", "e4m3"], "8-bit float, 4 exponent bits.";
-    F8E5M2, "f8_e5m2", 1, 1, ["float8_e5m2", "fp8_e5m2", "e5m2"], "8-bit float, 5 exponent bits.";
+    F8E4M3, "f8_e4m3", 1, 1, ["fp8", "f8", "float8_e4m3fn", "float8_e4m3", "fp8_e4m3", "e4m3", "f8_e4m3fnuz", "float8_e4m3fnuz"], "8-bit float, 4 exponent bits.";
+    F8E5M2, "f8_e5m2", 1, 1, ["float8_e5m2", "fp8_e5m2", "e5m2", "f8_e5m2fnuz", "float8_e5m2fnuz"], "8-bit float, 5 exponent bits.";
     F8E8M0, "f8_e8m0", 1, 1, ["float8_e8m0fnu", "e8m0"], "8-bit power-of-two scale.";
+    F6E2M3, "f6_e2m3", 4, 3, ["e2m3"], "6-bit float, 2 exponent bits, four packed in three bytes.";
+    F6E3M2, "f6_e3m2", 4, 3, ["e3m2"], "6-bit float, 3 exponent bits, four packed in three bytes.";
+    F4E2M1, "f4_e2m1", 2, 1, ["f4", "fp4", "float4_e2m1", "e2m1"], "4-bit float, two packed in a byte; scales are separate tensors.";
     C64, "c64", 1, 8, ["complex64"], "Two singles.";
     C128, "c128", 1, 16, ["complex128"], "Two doubles.";
     I64, "i64", 1, 8, ["int64", "long"], "Signed 64-bit integer.";
