@@ -2,10 +2,13 @@
 //! behind every number, the assumptions that were made and what could not be known.
 
 mod device;
+mod error;
 pub mod request;
+pub mod tensor_parallel;
 mod term;
 
 pub use device::{Device, Spread};
+pub use error::EstimateError;
 pub use term::{
     Assumption, Diagnostic, Estimate, Figure, Interval, Peak, Severity, Term, TermInput,
 };
