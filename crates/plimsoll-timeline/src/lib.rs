@@ -5,8 +5,15 @@
 //! allocator counts as allocated), *reserved* (what it holds from the driver) and *device* (what the driver sees,
 //! with context and libraries; added by the estimate, not here).
 
+mod allocator;
+mod pytorch;
 mod timeline;
 
+pub use allocator::{Allocator, Exact, OutOfMemory, Usage};
+pub use pytorch::{
+    BlockHandle, BlockState, BlockView, ConfigError, PoolKind, PyTorchAllocator, PyTorchConfig,
+    RoundupDivisions, SegmentView, Statistic, Statistics, TieBreak,
+};
 pub use timeline::{
     Allocation, Category, Event, Origin, OriginId, Phase, PhaseKind, TensorId, Timeline,
     TimelineBuilder,
