@@ -51,17 +51,6 @@ pub enum Diagnostic {
         tensor: String,
     },
 
-    /// A storage whose record is shorter than the pickle says, or absent.
-    #[error("storage `{key}` should have {expected} bytes, its record has {found}")]
-    StorageSize {
-        /// The storage's key.
-        key: String,
-        /// As the pickle says.
-        expected: u64,
-        /// As the archive says.
-        found: u64,
-    },
-
     /// A total that an index states and that is not a count of bytes.
     #[error(
         "the index states total_size {found}, which is not a whole number of bytes; it is ignored"

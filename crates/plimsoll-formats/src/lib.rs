@@ -11,6 +11,7 @@
 //! | [`safetensors`] | the header of a safetensors file, from a prefix of it |
 //! | [`index`] | `model.safetensors.index.json`, `pytorch_model.bin.index.json` |
 //! | [`gguf`] | metadata and tensor table of GGUF files, split files included |
+//! | [`torch_checkpoint`] | `.pt`, `.pth`, `.bin`: tensors found by a symbolic pickle machine |
 //! | [`hf_config`] | JSON objects strictly, and which files of a model folder matter |
 //! | [`sniff`] | what a file is, from its first bytes |
 
@@ -20,10 +21,12 @@ pub mod gguf;
 pub mod hf_config;
 pub mod index;
 mod json;
+mod pickle;
 pub mod safetensors;
 pub mod sniff;
 mod source;
 mod tensor;
+pub mod torch_checkpoint;
 
 pub use diagnostic::Diagnostic;
 pub use error::FormatError;

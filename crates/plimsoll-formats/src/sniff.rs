@@ -13,9 +13,9 @@ pub enum FileKind {
     GgmlLegacy,
     /// safetensors: read it with [`crate::safetensors`].
     Safetensors,
-    /// A zip archive, as `torch.save` writes: read it with `torch_checkpoint`.
+    /// A zip archive, as `torch.save` writes: read it with [`crate::torch_checkpoint`].
     Zip,
-    /// A bare pickle, as `torch.save` wrote before version 1.6: read it with `torch_checkpoint`.
+    /// A bare pickle, as `torch.save` wrote before version 1.6: read it with [`crate::torch_checkpoint`].
     Pickle,
     /// A JSON object.
     Json,
