@@ -161,11 +161,15 @@ pub struct Usable {
     pub measured: bool,
 }
 
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
-enum UsableEntry {
-    Measured { low_mib: u64, typical_mib: u64, high_mib: u64, sources: Vec<String> },
-    Derived { rule: String },
+/// Either a rule's id, or three readings with the marks of their sources.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct UsableEntry {
+    rule: Option<String>,
+    low_mib: u64,
+    typical_mib: u64,
+    high_mib: u64,
+    sources: Vec<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -416,62 +420,71 @@ struct GpuFile {
 struct Catalogue {
     date: String,
     sources: BTreeMap<String, String>,
+    ambiguous: Vec<Ambiguous>,
     gpus: Vec<Gpu>,
-    /// Normalized spelling to index in `gpus`.
-    names: HashMap<String, usize>,
-    /// Normalized spelling of a family to the index assumed and what to say about it.
-    families: HashMap<String, (usize, String)>,
 }
 
 fn catalogue() -> &'static Catalogue {
     static CATALOGUE: OnceLock<Catalogue> = OnceLock::new();
     CATALOGUE.get_or_init(|| {
-        build(crate::embedded::parse(include_str!("../data/gpus.json"), "gpus.json"))
+        let file: GpuFile = crate::embedded::parse(include_str!("../data/gpus.json"), "gpus.json");
+        let rules = file.usable_rules;
+        Catalogue {
+            date: file.date,
+            sources: file.sources,
+            ambiguous: file.ambiguous,
+            gpus: file.gpus.into_iter().map(|entry| resolve(entry, &rules)).collect(),
+        }
     })
 }
 
-fn build(file: GpuFile) -> Catalogue {
-    let rules = file.usable_rules;
-    let gpus: Vec<Gpu> = file.gpus.into_iter().map(|entry| resolve(entry, &rules)).collect();
-    let mut names = HashMap::with_capacity(gpus.len() * 4);
-    for (index, gpu) in gpus.iter().enumerate() {
-        for spelling in gpu.aliases.iter().chain([&gpu.id, &gpu.name]) {
-            names.insert(normalize(spelling), index);
+/// Normalized spellings. Built apart from the table, because an id needs none of them.
+struct Spellings {
+    /// Of one GPU, as an index into the table.
+    names: HashMap<String, usize>,
+    /// Of a family: the index that is assumed, and the entry.
+    families: HashMap<String, (usize, &'static Ambiguous)>,
+}
+
+fn spellings() -> &'static Spellings {
+    static SPELLINGS: OnceLock<Spellings> = OnceLock::new();
+    SPELLINGS.get_or_init(|| {
+        let catalogue = catalogue();
+        let mut names = HashMap::with_capacity(catalogue.gpus.len() * 4);
+        for (index, gpu) in catalogue.gpus.iter().enumerate() {
+            for spelling in gpu.aliases.iter().chain([&gpu.id, &gpu.name]) {
+                names.insert(normalize(spelling), index);
+            }
         }
-    }
-    let mut families = HashMap::with_capacity(file.ambiguous.len());
-    for family in file.ambiguous {
-        if let Some(index) = gpus.iter().position(|gpu| gpu.id == family.assume) {
-            let say = format!(
-                "`{}` names several devices; {} is assumed, the smallest (others: {})",
-                family.name,
-                family.assume,
-                family.others.join(", ")
-            );
-            families.insert(normalize(&family.name), (index, say));
+        let mut families = HashMap::with_capacity(catalogue.ambiguous.len());
+        for family in &catalogue.ambiguous {
+            if let Some(index) = catalogue.gpus.iter().position(|gpu| gpu.id == family.assume) {
+                families.insert(normalize(&family.name), (index, family));
+            }
         }
-    }
-    Catalogue { date: file.date, sources: file.sources, gpus, names, families }
+        Spellings { names, families }
+    })
 }
 
 fn resolve(entry: GpuEntry, rules: &[UsableRule]) -> Gpu {
-    let (usable, usable_basis) = match entry.usable {
-        UsableEntry::Measured { low_mib, typical_mib, high_mib, sources } => (
-            Usable {
-                low: Bytes::mib(low_mib),
-                typical: Bytes::mib(typical_mib),
-                high: Bytes::mib(high_mib),
-                measured: true,
-            },
-            sources.join(", "),
-        ),
-        UsableEntry::Derived { rule } => match rules.iter().find(|r| r.id == rule) {
+    let readings = entry.usable;
+    let (usable, usable_basis) = match &readings.rule {
+        Some(id) => match rules.iter().find(|rule| rule.id == *id) {
             Some(rule) => {
                 (rule.usable(entry.printed_mib), format!("rule {}: {}", rule.id, rule.note))
             }
             // A test checks that every rule named in the data exists.
             None => (UsableRule::whole().usable(entry.printed_mib), "the printed total".to_owned()),
         },
+        None => (
+            Usable {
+                low: Bytes::mib(readings.low_mib),
+                typical: Bytes::mib(readings.typical_mib),
+                high: Bytes::mib(readings.high_mib),
+                measured: true,
+            },
+            readings.sources.join(", "),
+        ),
     };
     Gpu {
         id: entry.id,
@@ -574,21 +587,29 @@ pub fn find_gpu(query: &str) -> Result<&'static Gpu, UnknownGpu> {
 /// # Errors
 /// [`UnknownGpu`] with the nearest names.
 pub fn resolve_gpu(query: &str) -> Result<Found, UnknownGpu> {
-    if query.len() <= MAX_QUERY {
-        if let Some(found) = lookup(query) {
-            return Ok(found);
-        }
-        if let Some((before, _)) = query.split_once('(')
-            && let Some(found) = lookup(before)
-        {
-            return Ok(found);
-        }
-        if let Some(found) = query.split('/').find_map(lookup) {
-            let say = format!("`{}` names alternatives; {} is assumed", query.trim(), found.gpu.id);
-            return Ok(Found { assumption: Some(say), ..found });
-        }
+    recognize(query).ok_or_else(|| UnknownGpu::new(query))
+}
+
+/// [`resolve_gpu`] without the search for near names, which costs more than everything else here.
+pub(crate) fn recognize(query: &str) -> Option<Found> {
+    if query.len() > MAX_QUERY {
+        return None;
     }
-    Err(UnknownGpu { query: clip(query), nearest: nearest(query) })
+    let before_bracket = || query.split_once('(').and_then(|(before, _)| lookup(before));
+    lookup(query).or_else(before_bracket).or_else(|| {
+        if !query.contains('/') {
+            return None;
+        }
+        let found = query.split('/').find_map(lookup)?;
+        let say = format!("`{}` names alternatives; {} is assumed", query.trim(), found.gpu.id);
+        Some(Found { assumption: Some(say), ..found })
+    })
+}
+
+impl UnknownGpu {
+    pub(crate) fn new(query: &str) -> Self {
+        UnknownGpu { query: clip(query), nearest: nearest(query) }
+    }
 }
 
 /// Longer texts are not names; nothing is searched for them.
@@ -604,43 +625,57 @@ pub(crate) fn clip(text: &str) -> String {
 }
 
 fn lookup(query: &str) -> Option<Found> {
-    let catalogue = catalogue();
-    let key = normalize(query);
-    if let Some(&index) = catalogue.names.get(&key) {
-        return Some(Found { gpu: &catalogue.gpus[index], assumption: None });
+    let gpus = &catalogue().gpus;
+    if let Some(gpu) = gpus.iter().find(|gpu| gpu.id == query) {
+        return Some(Found { gpu, assumption: None });
     }
-    let (index, say) = catalogue.families.get(&key)?;
-    Some(Found { gpu: &catalogue.gpus[*index], assumption: Some(say.clone()) })
+    let spellings = spellings();
+    let key = normalize(query);
+    if let Some(&index) = spellings.names.get(&key) {
+        return Some(Found { gpu: gpus.get(index)?, assumption: None });
+    }
+    let (index, family) = spellings.families.get(&key)?;
+    let say = format!(
+        "`{}` names several devices; {} is assumed, the smallest (others: {})",
+        family.name,
+        family.assume,
+        family.others.join(", ")
+    );
+    Some(Found { gpu: gpus.get(*index)?, assumption: Some(say) })
 }
 
 /// Lower case, without brand words, separators and a final `GPU`; `80 GB` and `80GiB` become `80g`.
 fn normalize(text: &str) -> String {
-    let mut lower = text.to_ascii_lowercase();
-    for brand in ["nvidia", "geforce", "tesla", "amd", "instinct", "radeon"] {
-        lower = lower.replace(brand, "");
-    }
-    let mut out: String = lower
-        .chars()
-        .filter(|c| {
-            !c.is_whitespace() && !matches!(c, '-' | '_' | '/' | '(' | ')' | '+' | ',' | '.')
-        })
-        .collect();
-    for unit in ["gib", "gb"] {
-        out = shorten_unit(&out, unit);
-    }
-    out.strip_suffix("gpu").unwrap_or(&out).to_owned()
-}
-
-/// Replaces `unit` by `g` wherever it follows a digit.
-fn shorten_unit(text: &str, unit: &str) -> String {
+    const BRANDS: [&str; 6] = ["nvidia", "geforce", "tesla", "amd", "instinct", "radeon"];
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(at) = rest.find(unit) {
-        out.push_str(&rest[..at]);
-        out.push_str(if out.ends_with(|c: char| c.is_ascii_digit()) { "g" } else { unit });
-        rest = &rest[at + unit.len()..];
+    while let Some(c) = rest.chars().next() {
+        if let Some(brand) = BRANDS.iter().find(|brand| starts_with(rest, brand)) {
+            rest = &rest[brand.len()..];
+            continue;
+        }
+        let unit = ["gib", "gb"].into_iter().find(|unit| starts_with(rest, unit));
+        if let Some(unit) = unit
+            && out.ends_with(|c: char| c.is_ascii_digit())
+        {
+            out.push('g');
+            rest = &rest[unit.len()..];
+            continue;
+        }
+        if !c.is_whitespace() && !matches!(c, '-' | '_' | '/' | '(' | ')' | '+' | ',' | '.') {
+            out.push(c.to_ascii_lowercase());
+        }
+        rest = &rest[c.len_utf8()..];
     }
-    out + rest
+    if out.ends_with("gpu") {
+        out.truncate(out.len() - "gpu".len());
+    }
+    out
+}
+
+/// Whether `text` begins with the lower-case word `word`, in any case.
+fn starts_with(text: &str, word: &str) -> bool {
+    text.as_bytes().get(..word.len()).is_some_and(|head| head.eq_ignore_ascii_case(word.as_bytes()))
 }
 
 /// Up to three ids whose spellings resemble the query.
@@ -652,19 +687,19 @@ fn nearest(query: &str) -> Vec<String> {
     if key.is_empty() {
         return Vec::new();
     }
-    let catalogue = catalogue();
-    let mut scored: Vec<(u32, usize)> = catalogue
+    let spellings = spellings();
+    let mut scored: Vec<(u32, usize)> = spellings
         .names
         .iter()
         .map(|(name, &index)| (similarity(&key, name), index))
-        .chain(catalogue.families.iter().map(|(name, (index, _))| (similarity(&key, name), *index)))
+        .chain(spellings.families.iter().map(|(name, (index, _))| (similarity(&key, name), *index)))
         .filter(|(score, _)| *score >= 650)
         .collect();
     // Best first, then catalogue order, so that the hash map's order never shows.
     scored.sort_by_key(|&(score, index)| (std::cmp::Reverse(score), index));
     let mut ids: Vec<String> = Vec::new();
     for (_, index) in scored {
-        let id = &catalogue.gpus[index].id;
+        let Some(Gpu { id, .. }) = catalogue().gpus.get(index) else { continue };
         if !ids.contains(id) {
             ids.push(id.clone());
         }

@@ -18,7 +18,7 @@ fn every_spelling_names_one_gpu() {
             }
         }
     }
-    for key in catalogue().families.keys() {
+    for key in spellings().families.keys() {
         assert!(!seen.contains_key(key), "{key}");
     }
     assert!(gpus().len() >= 120);
@@ -31,13 +31,18 @@ fn every_mark_rule_and_table_exists() {
         for mark in &entry.sources {
             assert!(source_of(mark).is_some(), "{}: {mark}", entry.id);
         }
-        match &entry.usable {
-            UsableEntry::Derived { rule } => {
+        let usable = &entry.usable;
+        match &usable.rule {
+            Some(rule) => {
                 assert!(file.usable_rules.iter().any(|r| r.id == *rule), "{}: {rule}", entry.id);
+                assert!(usable.sources.is_empty() && usable.typical_mib == 0, "{}", entry.id);
             }
-            UsableEntry::Measured { sources, .. } => {
-                assert!(sources.iter().all(|mark| source_of(mark).is_some()), "{}", entry.id);
-            }
+            None => assert!(
+                !usable.sources.is_empty()
+                    && usable.sources.iter().all(|mark| source_of(mark).is_some()),
+                "{}",
+                entry.id
+            ),
         }
         if let Some(table) = &entry.mig {
             assert!(mig_memory_slices(table).is_some(), "{}: {table}", entry.id);

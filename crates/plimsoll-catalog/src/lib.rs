@@ -3,6 +3,7 @@
 
 mod embedded;
 pub mod gpus;
+pub mod inputs;
 pub mod links;
 pub mod machines;
 pub mod overheads;

@@ -136,22 +136,25 @@ pub fn parse_machine(text: &str) -> Result<Machine, MachineError> {
         return Err(MachineError::Mixed { text: clip(text) });
     }
     // A name may itself look like a product (`MI300X 8`?), so the whole text is tried before it is taken apart.
-    if let Ok(found) = gpus::resolve_gpu(text) {
+    // A star is in no name.
+    if !text.contains('*')
+        && let Some(found) = gpus::recognize(text)
+    {
         return Ok(Machine::whole(found.gpu, 1, found.assumption));
     }
     let (body, count) = split_count(text)?;
     let (name, profile) = split_profile(body);
-    match gpus::resolve_gpu(name) {
-        Ok(found) => match profile {
+    match gpus::recognize(name) {
+        Some(found) => match profile {
             None => Ok(Machine::whole(found.gpu, count, found.assumption)),
             Some(profile) => Machine::cut(found.gpu, profile, count, found.assumption),
         },
-        Err(unknown) => match (capacity(name)?, profile) {
+        None => match (capacity(name)?, profile) {
             (Some(size), None) => Ok(Machine::bare(size, count)),
             (Some(size), Some(profile)) => {
                 Err(MachineError::NoMig { gpu: size.exact(), profile: clip(profile) })
             }
-            (None, _) => Err(unknown.into()),
+            (None, _) => Err(UnknownGpu::new(name).into()),
         },
     }
 }
