@@ -3,9 +3,12 @@
 
 mod device;
 mod error;
+pub mod kv;
 pub mod request;
+pub mod sglang;
 pub mod tensor_parallel;
 mod term;
+pub mod vllm;
 
 pub use device::{Device, Spread};
 pub use error::EstimateError;
