@@ -3,6 +3,12 @@
 
 use plimsoll_units::DType;
 
+use crate::inventory::{Naming, Part};
+
+mod queries;
+
+pub use queries::{KvWidths, LayerCounts, RecurrentState};
+
 /// A model: what a configuration says, normalised.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Architecture {
@@ -26,6 +32,31 @@ pub struct Architecture {
     pub quantization: Option<Quantization>,
     /// The longest sequence that the model was made for (after rope scaling), if it has one.
     pub max_positions: Option<u64>,
+    /// How published checkpoints name the tables and the head.
+    pub naming: Naming,
+    /// Name prefix of the tables, such as `model.`; empty or ending in a dot.
+    pub root: String,
+    /// Name prefix of the head, such as `language_model.`; empty or ending in a dot.
+    pub head_root: String,
+    /// Parameters that belong to no layer pattern: projectors, logit scales, relative biases.
+    pub extra: Vec<Extra>,
+}
+
+/// A parameter that the stacks do not describe, spelt out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Extra {
+    /// Full published name.
+    pub name: String,
+    /// Sizes, outermost first; empty for a scalar.
+    pub shape: Vec<u64>,
+    /// What it does.
+    pub part: Part,
+    /// Whether it is the bias of the part.
+    pub bias: bool,
+    /// The stack it runs with, if any.
+    pub stack: Option<usize>,
+    /// The layer it runs with, if any.
+    pub layer: Option<usize>,
 }
 
 /// What comes out of a model.
@@ -67,6 +98,8 @@ pub struct Embedding {
     pub norm: Option<Norm>,
     /// Several token tables of the same shape (one per stack) that are *not* shared.
     pub tables: u64,
+    /// The learned position table and the norm exist once per text stack, not once (BART).
+    pub per_stack: bool,
 }
 
 /// How a model knows positions.
@@ -113,6 +146,11 @@ pub struct Stack {
     pub role: StackRole,
     /// Name prefix of its layers in published checkpoints, such as `model.layers`.
     pub prefix: String,
+    /// Name prefix of what stands beside the layers (final norm, patches), such as `model.`; empty or ending in
+    /// a dot.
+    pub root: String,
+    /// How published checkpoints name the parts of a layer.
+    pub naming: Naming,
     /// Width of the residual stream.
     pub hidden: u64,
     /// The layers, first to last. Identical neighbours compare equal.
@@ -180,6 +218,8 @@ pub struct Layer {
     pub parallel: bool,
     /// Dropout probability of the residual branches is non-zero as published.
     pub dropout: bool,
+    /// The naming of this layer where it differs from its stack's.
+    pub naming: Option<Naming>,
 }
 
 /// Where the norms of a block stand.
@@ -245,6 +285,8 @@ pub enum Mixer {
     GatedDelta(GatedDelta),
     /// Short convolution (LFM2).
     ShortConv {
+        /// Channels, the width of the residual stream.
+        channels: u64,
         /// Kernel length.
         kernel: u64,
         /// Whether its projections have biases.
@@ -287,6 +329,8 @@ pub struct Attention {
     pub dropout: bool,
     /// K and V are read from an earlier layer's cache and not stored again (Gemma 3n, 4).
     pub shares_kv: bool,
+    /// Keys serve as values too: there is no value projection (full layers of some Gemma 4).
+    pub value_is_key: bool,
 }
 
 /// Norms on queries and keys.
@@ -301,6 +345,8 @@ pub enum QkNorm {
     Full,
     /// Layer norm per head with its own scale per head (Command-R+): `heads x head_dim`.
     PerHeadWeights,
+    /// One scale and one shift of `head_dim`, shared by the heads (Phi with `qk_layernorm`, Persimmon).
+    PerHeadLayer,
 }
 
 /// Which keys a query sees.
@@ -442,6 +488,8 @@ pub enum Activation {
     QuickGelu,
     /// ReLU.
     Relu,
+    /// Hyperbolic tangent.
+    Tanh,
     /// Squared ReLU.
     Relu2,
 }
@@ -459,8 +507,10 @@ pub struct Moe {
     pub shared: Option<Mlp>,
     /// The shared expert has a gate of its own, `hidden -> 1` (Qwen2-MoE).
     pub shared_gate: bool,
-    /// Router bias (gpt-oss), or a correction bias buffer (DeepSeek-V3).
+    /// The router has a trained bias (gpt-oss).
     pub router_bias: bool,
+    /// The router has a correction bias: a buffer that checkpoints hold and no optimizer trains (DeepSeek-V3).
+    pub correction_bias: bool,
 }
 
 /// The end of the model.

@@ -2,6 +2,12 @@
 //! tensor, sharding, quantization and the operator graph all read this list; nothing else knows how many
 //! parameters a model has.
 
+mod emit;
+mod naming;
+
+pub use emit::inventory;
+pub use naming::Naming;
+
 /// All parameters of a model, in the order of the published checkpoint's modules.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Inventory {

@@ -5,6 +5,7 @@
 //! inventory (weights) or from the graph (activations), never from a formula of its own.
 
 pub mod arch;
+pub mod hf;
 pub mod inventory;
 
 pub use arch::Architecture;

@@ -1,0 +1,226 @@
+//! From a Hugging Face `config.json` to an [`Architecture`]. Every width is read; where upstream leaves a key out, the
+//! value is the default of the family's own configuration class. What is assumed beyond that is said in a
+//! [`Diagnostic`].
+
+mod decoder;
+#[expect(dead_code, reason = "nested configurations are the next step")]
+mod defaults;
+mod encoder;
+mod families;
+mod hybrid;
+#[expect(dead_code, reason = "nested configurations are the next step")]
+mod keys;
+mod legacy;
+mod mixture;
+mod multimodal;
+mod quantization;
+mod seq2seq;
+mod tower;
+
+use serde_json::{Map, Value};
+
+use crate::arch::{Architecture, Ffn, Mixer};
+use keys::{Keys, Notes};
+
+/// A configuration, understood.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Imported {
+    /// The model.
+    pub architecture: Architecture,
+    /// What had to be assumed, in the order of discovery.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// An assumption made while importing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// The key that it is about, such as `text_config.sliding_window`.
+    pub key: String,
+    /// What was assumed, and why; a lowercase fragment.
+    pub message: String,
+}
+
+/// Why a configuration cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// Not JSON at all.
+    #[error("not valid JSON: {detail}; give the model's own config.json")]
+    NotJson {
+        /// What the JSON reader says, with line and column.
+        detail: String,
+    },
+    /// Too long to be a configuration.
+    #[error("{bytes} bytes is too long for a config.json; at most {limit} are read")]
+    TooLong {
+        /// Bytes given.
+        bytes: usize,
+        /// Bytes accepted.
+        limit: usize,
+    },
+    /// JSON, but no object.
+    #[error("the top level is {found}, not an object; give the model's own config.json")]
+    NotAnObject {
+        /// The kind of value found.
+        found: &'static str,
+    },
+    /// Keys without which no parameter can be counted.
+    #[error(
+        "`model_type` {family:?} needs {}, which the configuration lacks; add them, or give the original config.json",
+        list(keys)
+    )]
+    Missing {
+        /// The family whose rules were applied.
+        family: String,
+        /// All keys that are missing.
+        keys: Vec<String>,
+    },
+    /// A value of the wrong kind or out of range.
+    #[error("`{key}` is {value}; accepted: {accepted}; {cure}")]
+    Value {
+        /// The key with its path.
+        key: String,
+        /// The value, shortened.
+        value: String,
+        /// What is accepted.
+        accepted: String,
+        /// What to do.
+        cure: &'static str,
+    },
+    /// Two values that cannot both be right.
+    #[error("`{key}` is {value}, but {against}; {cure}")]
+    Contradiction {
+        /// The key with its path.
+        key: String,
+        /// The value.
+        value: String,
+        /// What it contradicts.
+        against: String,
+        /// What to do.
+        cure: &'static str,
+    },
+}
+
+fn list(keys: &[String]) -> String {
+    keys.iter().map(|k| format!("`{k}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// The longest configuration that is read. Real ones have at most a few hundred KiB (quantization lists).
+const LIMIT: usize = 16 << 20;
+
+/// The largest tensor that is believed, in elements; published ones stay below 2^34.
+const LARGEST: u64 = 1 << 40;
+
+/// Reads a `config.json`.
+///
+/// # Errors
+///
+/// [`ImportError`] names the key, its value, what is accepted and the cure.
+pub fn from_config(bytes: &[u8]) -> Result<Imported, ImportError> {
+    if bytes.len() > LIMIT {
+        return Err(ImportError::TooLong { bytes: bytes.len(), limit: LIMIT });
+    }
+    let value: Value = serde_json::from_slice(bytes)
+        .map_err(|e| ImportError::NotJson { detail: e.to_string() })?;
+    from_value(&value)
+}
+
+/// As [`from_config`], from a value that is already parsed.
+///
+/// # Errors
+///
+/// As [`from_config`].
+pub fn from_value(value: &Value) -> Result<Imported, ImportError> {
+    let Value::Object(map) = value else {
+        return Err(ImportError::NotAnObject { found: kind(value) });
+    };
+    let notes = Notes::default();
+    let keys = Keys::top(map, &notes);
+    let family = family_of(map);
+    let built = families::build(&keys, family).and_then(|mut architecture| {
+        architecture.family = family.to_owned();
+        if let Some(class) = map.get("architectures").and_then(|a| a.get(0)).and_then(Value::as_str)
+        {
+            architecture.class = class.to_owned();
+        }
+        architecture.dtype = keys.dtype();
+        architecture.quantization = quantization::read(&keys)?;
+        check_sizes(&architecture)?;
+        Ok(architecture)
+    });
+    let missing = notes.missing.take();
+    if !missing.is_empty() {
+        return Err(ImportError::Missing { family: family.to_owned(), keys: missing });
+    }
+    Ok(Imported { architecture: built?, diagnostics: notes.diagnostics.take() })
+}
+
+/// The `model_type`; old configurations without one are recognised by their class.
+fn family_of(map: &Map<String, Value>) -> &str {
+    if let Some(family) = map.get("model_type").and_then(Value::as_str) {
+        return family;
+    }
+    let class =
+        map.get("architectures").and_then(|a| a.get(0)).and_then(Value::as_str).unwrap_or("");
+    const CLASSES: [(&str, &str); 12] = [
+        ("Roberta", "roberta"),
+        ("XLMRoberta", "xlm-roberta"),
+        ("DistilBert", "distilbert"),
+        ("Albert", "albert"),
+        ("Electra", "electra"),
+        ("Bert", "bert"),
+        ("GPT2", "gpt2"),
+        ("T5", "t5"),
+        ("Bart", "bart"),
+        ("Llama", "llama"),
+        ("LLaMA", "llama"),
+        ("Mistral", "mistral"),
+    ];
+    CLASSES.iter().find(|(start, _)| class.starts_with(start)).map_or("", |(_, family)| family)
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a flag",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// Rejects models whose single tensors pass all belief: each key may be in range and the product absurd.
+fn check_sizes(architecture: &Architecture) -> Result<(), ImportError> {
+    let too_large = |key: &str, a: u64, b: u64| ImportError::Value {
+        key: key.to_owned(),
+        value: format!("{a} (a matrix of {a} x {b})"),
+        accepted: format!("matrices of at most {LARGEST} elements"),
+        cure: "correct the sizes",
+    };
+    let check = |key: &str, a: u64, b: u64| {
+        if a.saturating_mul(b) > LARGEST { Err(too_large(key, a, b)) } else { Ok(()) }
+    };
+    if let Some(embedding) = &architecture.embedding {
+        check("vocab_size", embedding.vocab, embedding.width)?;
+    }
+    for stack in &architecture.stacks {
+        let hidden = stack.hidden;
+        check("hidden_size", hidden, hidden)?;
+        for layer in &stack.layers {
+            match &layer.ffn {
+                Ffn::Dense(mlp) => check("intermediate_size", mlp.width, hidden)?,
+                Ffn::Moe(moe) => {
+                    let shared = moe.shared.map_or(0, |s| s.width);
+                    check("moe_intermediate_size", moe.expert.width.max(shared), hidden)?;
+                    check("num_experts", moe.experts, moe.expert.width.saturating_mul(hidden))?;
+                }
+                Ffn::None => {}
+            }
+            if let Mixer::Attention(a) = &layer.mixer {
+                check("num_attention_heads", a.heads, a.head_dim.saturating_mul(hidden))?;
+            }
+        }
+    }
+    Ok(())
+}
