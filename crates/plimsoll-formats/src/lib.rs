@@ -17,6 +17,8 @@
 
 mod diagnostic;
 mod error;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 pub mod gguf;
 pub mod hf_config;
 pub mod index;

@@ -259,7 +259,7 @@ impl<R: BufRead> Machine<'_, R> {
                 }
                 self.pop().map(drop)
             }
-            b'1' => self.to_mark().map(drop),
+            b'1' => self.drain_to_mark().map(drop),
             b'2' => {
                 let top = self.top()?;
                 self.stack.push(top);
@@ -293,11 +293,11 @@ impl<R: BufRead> Machine<'_, R> {
             b'}' => self.push(Node::Dict(Vec::new())),
             0x8f => self.push(Node::List(Vec::new())),
             b'l' | 0x91 => {
-                let items = self.to_mark()?;
+                let items = self.drain_to_mark()?;
                 self.push(Node::List(items))
             }
             b't' => {
-                let items = self.to_mark()?;
+                let items = self.drain_to_mark()?;
                 self.push(Node::Tuple(items))
             }
             0x85..=0x87 => {
@@ -308,7 +308,7 @@ impl<R: BufRead> Machine<'_, R> {
                 self.push(Node::Tuple(items))
             }
             b'd' => {
-                let items = self.to_mark()?;
+                let items = self.drain_to_mark()?;
                 let pairs = self.pairs(&items)?;
                 self.push(Node::Dict(pairs))
             }
@@ -317,7 +317,7 @@ impl<R: BufRead> Machine<'_, R> {
                 self.append(&[item])
             }
             b'e' | 0x90 => {
-                let items = self.to_mark()?;
+                let items = self.drain_to_mark()?;
                 self.append(&items)
             }
             b's' => {
@@ -326,7 +326,7 @@ impl<R: BufRead> Machine<'_, R> {
                 self.insert(&[(key, value)])
             }
             b'u' => {
-                let items = self.to_mark()?;
+                let items = self.drain_to_mark()?;
                 let pairs = self.pairs(&items)?;
                 self.insert(&pairs)
             }
@@ -370,13 +370,13 @@ impl<R: BufRead> Machine<'_, R> {
             }
             b'i' => {
                 let name = self.named()?;
-                let items = self.to_mark()?;
+                let items = self.drain_to_mark()?;
                 let callee = self.node(Node::Global(name))?;
                 let arguments = self.node(Node::Tuple(items))?;
                 self.push_call(callee, arguments)
             }
             b'o' => {
-                let items = self.to_mark()?;
+                let items = self.drain_to_mark()?;
                 let (callee, rest) =
                     items.split_first().ok_or_else(|| self.fault("the stack is too short"))?;
                 let arguments = self.node(Node::Tuple(rest.to_vec()))?;
@@ -560,7 +560,7 @@ impl<R: BufRead> Machine<'_, R> {
     }
 
     /// Everything above the last mark, which goes too.
-    fn to_mark(&mut self) -> Result<Vec<NodeId>, FormatError> {
+    fn drain_to_mark(&mut self) -> Result<Vec<NodeId>, FormatError> {
         let mark = self.marks.pop().filter(|mark| *mark <= self.stack.len());
         let mark = mark.ok_or_else(|| self.fault("there is no mark on the stack"))?;
         Ok(self.stack.split_off(mark))

@@ -126,3 +126,9 @@ pub fn read(mut reader: impl Read + Seek) -> Result<Checkpoint, FormatError> {
         }),
     }
 }
+
+/// The search for tensors by itself, for fuzzing without an archive around the pickle.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn fuzz_find(graph: &crate::pickle::Pickle) -> Result<usize, FormatError> {
+    tensors::find(graph).map(|found| found.tensors.len())
+}
