@@ -157,8 +157,23 @@ pub struct Usable {
     pub typical: Bytes,
     /// The highest seen, or the high end of the rule.
     pub high: Bytes,
-    /// True where a device printed it; false where a rule over the printed total gives it.
-    pub measured: bool,
+    /// How far to trust it.
+    pub basis: Basis,
+}
+
+/// Where the usable bytes of a GPU are from, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Basis {
+    /// Read on this GPU.
+    Measured,
+    /// Read on another GPU that prints the same total.
+    SameTotal,
+    /// General knowledge, not re-read.
+    Recalled,
+    /// A rule over the printed total, fitted to the measured GPUs.
+    Derived,
 }
 
 /// Either a rule's id, or three readings with the marks of their sources.
@@ -170,6 +185,17 @@ struct UsableEntry {
     typical_mib: u64,
     high_mib: u64,
     sources: Vec<String>,
+    same_total: bool,
+}
+
+impl UsableEntry {
+    fn basis(&self) -> Basis {
+        match (self.same_total, self.sources.iter().all(|mark| mark == "V")) {
+            (true, _) => Basis::SameTotal,
+            (false, true) => Basis::Recalled,
+            (false, false) => Basis::Measured,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -192,7 +218,7 @@ impl UsableRule {
             low: typical - spread,
             typical,
             high: (typical + spread).min(printed),
-            measured: false,
+            basis: Basis::Derived,
         }
     }
 }
@@ -481,7 +507,7 @@ fn resolve(entry: GpuEntry, rules: &[UsableRule]) -> Gpu {
                 low: Bytes::mib(readings.low_mib),
                 typical: Bytes::mib(readings.typical_mib),
                 high: Bytes::mib(readings.high_mib),
-                measured: true,
+                basis: readings.basis(),
             },
             readings.sources.join(", "),
         ),

@@ -94,7 +94,7 @@ fn rules_reproduce_the_readings() {
     let file: GpuFile = crate::embedded::parse(include_str!("../data/gpus.json"), "gpus.json");
     let rule = |id: &str| file.usable_rules.iter().find(|rule| rule.id == id).unwrap();
     let (mut tried, mut held) = (0, 0);
-    for gpu in gpus().filter(|gpu| gpu.usable.measured && gpu.vendor == "nvidia") {
+    for gpu in gpus().filter(|gpu| gpu.usable.basis == Basis::Measured && gpu.vendor == "nvidia") {
         let id = match () {
             () if gpu.unified => "unified-linux",
             () if gpu.memory.starts_with("gddr") => "gddr",
@@ -131,7 +131,7 @@ fn measured_cards_hold_the_readings() {
         ("rtx-pro-6000", 9496, 9498),
     ] {
         let usable = find_gpu(id).unwrap().usable;
-        assert!(usable.measured, "{id}");
+        assert_eq!(usable.basis, Basis::Measured, "{id}");
         let hundredths = |bytes: Bytes| (bytes.get() * 100 + (1 << 29)) >> 30;
         wrong.extend(
             ((hundredths(usable.low), hundredths(usable.high)) != (low, high))

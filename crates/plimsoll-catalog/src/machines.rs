@@ -4,7 +4,7 @@
 use plimsoll_units::{Bytes, DType};
 use serde::Serialize;
 
-use crate::gpus::{self, Gpu, LacksDType, MigProfile, UnknownGpu, clip};
+use crate::gpus::{self, Basis, Gpu, LacksDType, MigProfile, UnknownGpu, clip};
 
 /// One or more equal devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -313,6 +313,25 @@ impl Machine {
         Ok(Machine { free: Some(free), ..self })
     }
 
+    /// The same machine with a total that was read on it, in place of the catalogue's: what `torch.cuda.mem_get_info`
+    /// gave, or a log printed.
+    ///
+    /// # Errors
+    /// [`MachineError::Capacity`] outside what one device can have.
+    pub fn with_usable(self, usable: Bytes) -> Result<Self, MachineError> {
+        if !(MIN_CAPACITY..=MAX_CAPACITY).contains(&usable) {
+            return Err(MachineError::Capacity { text: usable.to_string() });
+        }
+        Ok(Machine {
+            usable,
+            usable_low: usable,
+            usable_high: usable,
+            free: self.free.map(|free| free.min(usable)),
+            assumptions: Vec::new(),
+            ..self
+        })
+    }
+
     /// What one device offers now: the free bytes where they are known, its usable bytes otherwise.
     pub fn budget(&self) -> Bytes {
         self.free.unwrap_or(self.usable)
@@ -393,14 +412,13 @@ fn usable_remark(gpu: &Gpu) -> Option<String> {
             gpu.id
         ));
     }
-    (!gpu.usable.measured).then(|| {
-        format!(
-            "usable memory of {} is derived from the printed total ({} +- {}), not measured",
-            gpu.id,
-            gpu.usable.typical,
-            gpu.usable.typical - gpu.usable.low
-        )
-    })
+    let how = match gpu.usable.basis {
+        Basis::Derived => "derived from the printed total by a rule",
+        Basis::Recalled => "general knowledge",
+        _ => return None,
+    };
+    let (low, high) = (gpu.usable.low, gpu.usable.high);
+    Some(format!("usable memory of {} is {how} ({low} to {high}), not measured", gpu.id))
 }
 
 #[cfg(test)]

@@ -90,6 +90,16 @@ fn free_memory_is_checked_against_the_card() {
 }
 
 #[test]
+fn a_reading_replaces_the_catalogue() {
+    let reading = "79.3GiB".parse().unwrap();
+    let card = parse_machine("A100").unwrap().with_usable(reading).unwrap();
+    assert_eq!((card.budget(), card.usable_low, card.usable_high), (reading, reading, reading));
+    assert!(card.assumptions.is_empty());
+    assert!(card.clone().with_usable(Bytes::ZERO).is_err());
+    assert_eq!(card.with_free(Bytes::gib(50)).unwrap().budget(), Bytes::gib(50));
+}
+
+#[test]
 fn assumptions_are_said() {
     for (text, expected) in [
         ("A100", "a100-80g"),
