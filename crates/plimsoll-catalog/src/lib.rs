@@ -6,4 +6,5 @@ pub mod gpus;
 pub mod inputs;
 pub mod links;
 pub mod machines;
+pub mod models;
 pub mod overheads;
