@@ -6,10 +6,15 @@
 //! with context and libraries; added by the estimate, not here).
 
 mod allocator;
+mod footprint;
 mod pytorch;
 mod timeline;
 
 pub use allocator::{Allocator, Exact, OutOfMemory, Usage};
+pub use footprint::{
+    Failure, Footprint, LiveSet, OriginShare, ReplayOptions, SeriesPoint, replay, replay_on,
+    replay_with,
+};
 pub use pytorch::{
     BlockHandle, BlockState, BlockView, ConfigError, PoolKind, PyTorchAllocator, PyTorchConfig,
     RoundupDivisions, SegmentView, Statistic, Statistics, TieBreak,

@@ -6,7 +6,7 @@ use super::arena::BlockId;
 use super::config::MIN_BLOCK;
 
 /// Entries of a chunk before it is halved.
-const CHUNK: usize = 512;
+const CHUNK: usize = 128;
 
 /// Bits of the tie-break, above the 32 bits of the block number.
 const TIE_BITS: u32 = 48;

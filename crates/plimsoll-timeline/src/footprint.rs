@@ -1,0 +1,254 @@
+//! Replay of a timeline on an allocator, and what it shows: the peak, what was live at the peak and why, the curve
+//! over the events, the state at the end, and the event at which memory ran out.
+//!
+//! Two passes. The first replays and notes the peak and where each stretch of the curve is highest and lowest; the
+//! second needs no allocator and attributes bytes, so attribution costs nothing while the peak is still unknown.
+
+mod attribution;
+mod series;
+
+use plimsoll_units::Bytes;
+
+use crate::{
+    Allocator, Category, Event, Exact, OutOfMemory, Phase, PhaseKind, PyTorchAllocator,
+    PyTorchConfig, TensorId, Timeline, Usage,
+};
+use series::Stretch;
+
+/// How much a [`Footprint`] keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplayOptions {
+    /// Points of the curve, at most; a timeline of fewer events keeps them all.
+    pub points: usize,
+    /// Origins listed one by one; the rest is summed.
+    pub origins: usize,
+}
+
+impl Default for ReplayOptions {
+    fn default() -> Self {
+        ReplayOptions { points: 600, origins: 24 }
+    }
+}
+
+/// What a replay shows. Bytes are *allocated* (rounded, slack included) unless the name says otherwise.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Footprint {
+    /// The most that was asked for at once; may fall on another event than the other peaks.
+    pub requested_peak: Bytes,
+    /// The most that was allocated at once.
+    pub allocated_peak: Bytes,
+    /// The most that was held from the driver at once.
+    pub reserved_peak: Bytes,
+    /// The first event after which [`allocated_peak`](Self::allocated_peak) holds; `None` without an allocation.
+    pub peak_event: Option<u32>,
+    /// The first event after which [`reserved_peak`](Self::reserved_peak) holds.
+    pub reserved_peak_event: Option<u32>,
+    /// The phase of the allocated peak.
+    pub peak_phase: Option<Phase>,
+    /// Requested, allocated and reserved bytes at the allocated peak.
+    pub at_peak: Usage,
+    /// What was live at the allocated peak.
+    pub live: LiveSet,
+    /// The curve, in order of events: every local extreme that a picture of that many points can show.
+    pub series: Vec<SeriesPoint>,
+    /// The state after the last event.
+    pub end: Usage,
+    /// What is live after the last event, by category.
+    pub end_by_category: Vec<(Category, Bytes)>,
+    /// Number of events.
+    pub events: u32,
+    /// The phases of the timeline.
+    pub phases: Vec<Phase>,
+    /// Times that the allocator gave back its cache to serve a request.
+    pub retries: u64,
+    /// Segments held at once, at most; zero with expandable segments.
+    pub segments_peak: u64,
+    /// Where memory ran out. The rest of the footprint is then that of the same timeline without a limit.
+    pub failure: Option<Failure>,
+}
+
+/// What was live at one moment. Each way of sorting adds up to the same total.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct LiveSet {
+    /// By what it is for, in the order of [`Category::ALL`], without empty ones.
+    pub by_category: Vec<(Category, Bytes)>,
+    /// By the phase in which it came into being; `None` for before the first phase. In order of first appearance.
+    pub by_phase: Vec<(Option<PhaseKind>, Bytes)>,
+    /// By module, largest first; the empty name stands for no module.
+    pub by_module: Vec<(Box<str>, Bytes)>,
+    /// By origin, largest first, as many as [`ReplayOptions::origins`].
+    pub by_origin: Vec<OriginShare>,
+    /// The sum of the origins that are not listed.
+    pub other_origins: Bytes,
+    /// Live tensors.
+    pub tensors: u32,
+}
+
+/// What one origin holds. Origins of the same name and category are one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OriginShare {
+    /// The module; empty for none.
+    pub module: Box<str>,
+    /// The operator or tensor within it.
+    pub what: Box<str>,
+    /// What it is for.
+    pub category: Category,
+    /// Its bytes.
+    pub bytes: Bytes,
+    /// Its live tensors.
+    pub tensors: u32,
+}
+
+/// A point of the curve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeriesPoint {
+    /// The event; the point shows the state after it.
+    pub event: u32,
+    /// Allocated bytes, the sum of the categories.
+    pub allocated: Bytes,
+    /// The most that was reserved in the stretch of events that this point stands for.
+    pub reserved: Bytes,
+    /// Allocated bytes in the order of [`Category::ALL`].
+    pub by_category: [Bytes; Category::ALL.len()],
+}
+
+/// Where memory ran out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The event that could not happen.
+    pub event: u32,
+    /// Its phase.
+    pub phase: Option<Phase>,
+    /// The tensor that found no room.
+    pub tensor: TensorId,
+    /// The state of the allocator.
+    pub error: OutOfMemory,
+}
+
+/// Replays a timeline on PyTorch's allocator.
+///
+/// ```
+/// use plimsoll_timeline::{Category, PhaseKind, PyTorchConfig, TimelineBuilder, replay};
+/// use plimsoll_units::Bytes;
+/// let mut timeline = TimelineBuilder::new();
+/// let weights = timeline.origin("head", "weight");
+/// timeline.phase(PhaseKind::Load, 0);
+/// timeline.alloc(Bytes::mib(30), Category::Parameters, weights);
+/// let footprint = replay(&timeline.finish(), &PyTorchConfig::default());
+/// assert_eq!(footprint.allocated_peak, Bytes::mib(30));
+/// assert_eq!(footprint.live.by_category, [(Category::Parameters, Bytes::mib(30))]);
+/// ```
+pub fn replay(timeline: &Timeline, config: &PyTorchConfig) -> Footprint {
+    replay_with(timeline, config, &ReplayOptions::default())
+}
+
+/// [`replay`] with a say in how much is kept.
+pub fn replay_with(
+    timeline: &Timeline,
+    config: &PyTorchConfig,
+    options: &ReplayOptions,
+) -> Footprint {
+    let mut torch = PyTorchAllocator::new(config.clone());
+    let failure = match replay_on(timeline, &mut torch, options) {
+        Ok(footprint) => return with_counters(footprint, &torch, None),
+        Err(failure) => failure,
+    };
+    let config = PyTorchConfig { capacity: None, memory_limit: None, ..config.clone() };
+    torch = PyTorchAllocator::new(config);
+    if let Ok(footprint) = replay_on(timeline, &mut torch, options) {
+        return with_counters(footprint, &torch, Some(failure));
+    }
+    // Sizes beyond every address space; sums still show by how much.
+    let footprint = replay_on(timeline, &mut Exact::default(), options).unwrap_or_default();
+    Footprint { failure: Some(failure), ..footprint }
+}
+
+fn with_counters(
+    footprint: Footprint,
+    torch: &PyTorchAllocator,
+    failure: Option<Failure>,
+) -> Footprint {
+    let statistics = torch.statistics();
+    Footprint {
+        retries: statistics.retries,
+        segments_peak: statistics.segments.peak,
+        failure,
+        ..footprint
+    }
+}
+
+/// Replays a timeline on any allocator.
+///
+/// # Errors
+/// The event at which the allocator ran out of memory; nothing is known of what would have come after it.
+pub fn replay_on<A: Allocator>(
+    timeline: &Timeline,
+    allocator: &mut A,
+    options: &ReplayOptions,
+) -> Result<Footprint, Failure> {
+    let events = timeline.events();
+    let stretch_events = series::events_per_stretch(events.len(), options.points);
+    let mut stretches = Vec::with_capacity(events.len().div_ceil(stretch_events));
+    let mut blocks: Vec<Option<A::Block>> = Vec::new();
+    blocks.resize_with(timeline.allocations().len(), || None);
+    let mut sizes = vec![Bytes::ZERO; timeline.allocations().len()];
+    let mut footprint = Footprint::default();
+
+    let mut event = 0u32;
+    for part in events.chunks(stretch_events) {
+        let mut stretch = Stretch::new(event);
+        for happens in part {
+            match *happens {
+                Event::Alloc(id) => {
+                    let tensor = timeline.allocations()[id.0 as usize];
+                    let block =
+                        allocator.allocate(tensor.requested, tensor.stream).map_err(|error| {
+                            let phase = timeline.phase_at(event as usize);
+                            Failure { event, phase, tensor: id, error }
+                        })?;
+                    sizes[id.0 as usize] = allocator.allocated_size(&block);
+                    blocks[id.0 as usize] = Some(block);
+                }
+                Event::Free(id) => {
+                    if let Some(block) = blocks[id.0 as usize].take() {
+                        allocator.release(block);
+                    }
+                }
+                Event::EmptyCache => allocator.empty_cache(),
+            }
+            let usage = allocator.usage();
+            footprint.requested_peak = footprint.requested_peak.max(usage.requested);
+            if usage.allocated > footprint.allocated_peak {
+                footprint.allocated_peak = usage.allocated;
+                footprint.peak_event = Some(event);
+                footprint.at_peak = usage;
+            }
+            if usage.reserved > footprint.reserved_peak {
+                footprint.reserved_peak = usage.reserved;
+                footprint.reserved_peak_event = Some(event);
+            }
+            stretch.note(event, usage);
+            event += 1;
+        }
+        stretches.push(stretch);
+    }
+
+    footprint.end = allocator.usage();
+    footprint.events = event;
+    footprint.phases = timeline.phases().to_vec();
+    if let Some(peak) = footprint.peak_event {
+        footprint.peak_phase = timeline.phase_at(peak as usize);
+        footprint.live = attribution::live_after(timeline, &sizes, peak, options.origins);
+    }
+    let (series, end) = series::curve(timeline, &sizes, &stretches);
+    footprint.series = series;
+    footprint.end_by_category = by_category(&end);
+    Ok(footprint)
+}
+
+/// The categories that hold anything.
+fn by_category(bytes: &[Bytes; Category::ALL.len()]) -> Vec<(Category, Bytes)> {
+    Category::ALL.into_iter().zip(*bytes).filter(|(_, bytes)| !bytes.is_zero()).collect()
+}
