@@ -5,8 +5,13 @@
 //! inventory (weights) or from the graph (activations), never from a formula of its own.
 
 pub mod arch;
+pub mod build;
+pub mod graph;
 pub mod hf;
 pub mod inventory;
+pub mod ops;
 
 pub use arch::Architecture;
+pub use build::{BuildError, BuildOptions, build};
+pub use graph::Graph;
 pub use inventory::{Inventory, Parameter, Part};

@@ -1,0 +1,351 @@
+//! Writing one block: a small assembler that appends operators, declares parameters with their shard, inserts the
+//! casts of autocast and propagates `requires_grad`.
+
+use plimsoll_units::{DType, Dim, Shape};
+
+use super::local::local_shard;
+use super::{BuildError, Scope};
+use crate::graph::{Block, BlockParam, Node, ParamId, Value, ValueId};
+use crate::inventory::{Parameter, Part};
+use crate::ops::{Linear, Op, Saves};
+
+pub(crate) struct BlockBuilder<'a> {
+    pub scope: &'a Scope<'a>,
+    block: Block,
+    /// Parameters of this layer (or of embedding and head).
+    available: Vec<&'a Parameter>,
+    layer: Option<usize>,
+    trainable: bool,
+    /// Marks new values as logits.
+    pub logits: bool,
+    /// Marks new nodes as attention core.
+    pub core: bool,
+}
+
+impl<'a> BlockBuilder<'a> {
+    /// A block of layer `layer` of the scope's stack, or of what lies outside layers.
+    pub fn new(scope: &'a Scope<'a>, layer: Option<usize>, trainable: bool) -> Self {
+        let stack = Some(scope.stack_index);
+        let available = scope
+            .inventory
+            .parameters
+            .iter()
+            .filter(|p| p.layer == layer && (p.stack == stack || p.stack.is_none()))
+            .collect();
+        BlockBuilder {
+            scope,
+            block: Block::default(),
+            available,
+            layer,
+            trainable,
+            logits: false,
+            core: false,
+        }
+    }
+
+    pub fn finish(mut self, outputs: Vec<ValueId>) -> Block {
+        self.block.outputs = outputs;
+        // Selective checkpointing keeps every second product (torchtitan's policy), and attention.
+        let products = self.block.nodes.iter_mut().filter(|n| matches!(n.op, Op::Linear(_)));
+        for (index, node) in products.enumerate() {
+            node.keep_in_selective = index % 2 == 0;
+        }
+        self.block
+    }
+
+    /// A value that enters from another stage.
+    pub fn input(&mut self, shape: Shape, dtype: DType, requires_grad: bool) -> ValueId {
+        self.block.inputs += 1;
+        self.value(shape, dtype, requires_grad)
+    }
+
+    fn value(&mut self, shape: Shape, dtype: DType, requires_grad: bool) -> ValueId {
+        self.block.values.push(Value { shape, dtype, requires_grad, is_logits: self.logits });
+        ValueId(self.block.values.len() as u32 - 1)
+    }
+
+    pub fn get(&self, id: ValueId) -> &Value {
+        &self.block.values[id.0 as usize]
+    }
+
+    pub fn shape(&self, id: ValueId) -> Shape {
+        self.get(id).shape.clone()
+    }
+
+    pub fn dtype(&self, id: ValueId) -> DType {
+        self.get(id).dtype
+    }
+
+    /// Appends an operator with one output of the given shape and type.
+    pub fn op(
+        &mut self,
+        op: Op,
+        label: &'static str,
+        inputs: &[ValueId],
+        shape: Shape,
+        dtype: DType,
+    ) -> ValueId {
+        self.op_with(op, label, inputs, &[], shape, dtype)
+    }
+
+    /// The same with parameters.
+    pub fn op_with(
+        &mut self,
+        op: Op,
+        label: &'static str,
+        inputs: &[ValueId],
+        params: &[ParamId],
+        shape: Shape,
+        dtype: DType,
+    ) -> ValueId {
+        let requires_grad = dtype.is_float()
+            && (inputs.iter().any(|v| self.get(*v).requires_grad)
+                || params.iter().any(|p| self.block.params[p.0 as usize].trainable));
+        let out = self.value(shape, dtype, requires_grad);
+        let attention = matches!(op, Op::Attention(_));
+        self.block.nodes.push(Node {
+            op,
+            label,
+            inputs: inputs.to_vec(),
+            outputs: vec![out],
+            params: params.to_vec(),
+            keep_in_selective: attention,
+            attention_core: self.core || attention,
+        });
+        out
+    }
+
+    /// Element-wise, same shape and type.
+    pub fn unary(&mut self, saves: Saves, label: &'static str, x: ValueId) -> ValueId {
+        self.op(Op::Unary { saves }, label, &[x], self.shape(x), self.dtype(x))
+    }
+
+    pub fn view(&mut self, label: &'static str, x: ValueId, shape: Shape) -> ValueId {
+        self.op(Op::View, label, &[x], shape, self.dtype(x))
+    }
+
+    pub fn copy(&mut self, label: &'static str, x: ValueId, shape: Shape) -> ValueId {
+        self.op(Op::Copy, label, &[x], shape, self.dtype(x))
+    }
+
+    /// A copy in another type; the value itself where the type is already right.
+    pub fn cast(&mut self, label: &'static str, x: ValueId, dtype: DType) -> ValueId {
+        if self.dtype(x) == dtype {
+            return x;
+        }
+        self.op(Op::Cast, label, &[x], self.shape(x), dtype)
+    }
+
+    /// The wider of two types, as torch promotes floats.
+    pub fn promoted(&self, a: ValueId, b: ValueId) -> DType {
+        let (a, b) = (self.dtype(a), self.dtype(b));
+        if a == b || b.block_bytes() < a.block_bytes() { a } else { b }
+    }
+
+    pub fn add(&mut self, label: &'static str, a: ValueId, b: ValueId) -> ValueId {
+        let dtype = self.promoted(a, b);
+        self.op(Op::Add { in_place: false }, label, &[a, b], self.shape(a), dtype)
+    }
+
+    pub fn mul(&mut self, label: &'static str, a: ValueId, b: ValueId) -> ValueId {
+        let dtype = self.promoted(a, b);
+        self.op(Op::Mul, label, &[a, b], self.shape(a), dtype)
+    }
+
+    /// Dropout where the model has it and it is active.
+    pub fn dropout(&mut self, label: &'static str, x: ValueId, present: bool) -> ValueId {
+        if !(present && self.scope.options.dropout) {
+            return x;
+        }
+        self.op(Op::Dropout, label, &[x], self.shape(x), self.dtype(x))
+    }
+
+    pub fn has(&self, part: Part, bias: bool) -> bool {
+        self.available.iter().any(|p| p.part == part && p.bias == bias)
+    }
+
+    /// Whether the block has declared a base parameter.
+    pub fn declared(&self, part: Part, bias: bool) -> bool {
+        self.block.params.iter().any(|p| p.part == part && p.bias == bias && !p.adapter)
+    }
+
+    /// The stack that a parameter is listed under; the outer `None` where there is no such parameter.
+    pub fn owner(&self, part: Part, bias: bool) -> Option<Option<usize>> {
+        self.available.iter().find(|p| p.part == part && p.bias == bias).map(|p| p.stack)
+    }
+
+    /// Keeps a value alive to the end of backward: a variable of the training loop refers to it.
+    pub fn hold(&mut self, value: ValueId) {
+        self.block.held.push(value);
+    }
+
+    fn find(&self, part: Part, bias: bool) -> Result<&'a Parameter, BuildError> {
+        self.available.iter().copied().find(|p| p.part == part && p.bias == bias).ok_or_else(|| {
+            BuildError::MissingParameter {
+                layer: self.layer.map_or("the model".to_owned(), |n| format!("layer {n}")),
+                part: format!("{part:?}{}", if bias { " (bias)" } else { "" }),
+            }
+        })
+    }
+
+    /// Declares a parameter of the block by its part.
+    pub fn param(&mut self, part: Part, bias: bool) -> Result<ParamId, BuildError> {
+        let parameter = self.find(part, bias)?;
+        let options = self.scope.options;
+        let trainable = self.trainable && !parameter.frozen;
+        let quantized =
+            options.base.filter(|_| parameter.is_linear() && !trainable && !is_head(part));
+        let dtype = quantized.map_or(options.weights, |(dtype, _)| dtype);
+        Ok(self.declare(parameter, dtype, trainable))
+    }
+
+    /// Declares every parameter of the layer that no operator used, so that none is forgotten.
+    pub fn declare_rest(&mut self) {
+        let rest: Vec<&Parameter> =
+            self.available.iter().copied().filter(|p| !self.declared(p.part, p.bias)).collect();
+        for parameter in rest {
+            let trainable = self.trainable && !parameter.frozen;
+            self.declare(parameter, self.scope.options.weights, trainable);
+        }
+    }
+
+    fn declare(&mut self, parameter: &Parameter, dtype: DType, trainable: bool) -> ParamId {
+        let mut param = local_shard(parameter, self.scope, dtype);
+        param.trainable = trainable;
+        self.block.params.push(param);
+        ParamId(self.block.params.len() as u32 - 1)
+    }
+
+    /// Marks the last declared parameter as owned by another stage.
+    pub fn mark_tied(&mut self, param: ParamId) {
+        self.block.params[param.0 as usize].tied = true;
+    }
+
+    pub fn block_param(&self, id: ParamId) -> &BlockParam {
+        &self.block.params[id.0 as usize]
+    }
+
+    /// `x W^T + b` with the casts, quantization, adapters and bias that the options ask for. The output's last
+    /// dimension is the local number of rows of the weight.
+    pub fn linear(
+        &mut self,
+        part: Part,
+        label: &'static str,
+        x: ValueId,
+    ) -> Result<ValueId, BuildError> {
+        let mut params = vec![self.param(part, false)?];
+        if self.has(part, true) {
+            params.push(self.param(part, true)?);
+        }
+        self.linear_with(part, label, x, &params)
+    }
+
+    /// [`BlockBuilder::linear`] on parameters that are already declared.
+    pub fn linear_with(
+        &mut self,
+        part: Part,
+        label: &'static str,
+        x: ValueId,
+        params: &[ParamId],
+    ) -> Result<ValueId, BuildError> {
+        let options = self.scope.options;
+        let weight = self.block_param(params[0]).clone();
+        let rows = weight.matrix.0;
+        let compute = if options.autocast { options.compute } else { self.dtype(x) };
+        let input = self.cast("cast", x, compute);
+        let weight_cast = (options.autocast && weight.dtype.is_plain() && weight.dtype != compute)
+            .then_some(compute);
+        let dequantize = options
+            .base
+            .filter(|(d, write)| *write && *d == weight.dtype && !d.is_plain())
+            .map(|_| compute);
+        let op = Op::Linear(Linear {
+            weight_cast,
+            dequantize,
+            fp8: options.fp8 && weight.count == 1 && !is_head(part),
+            active_fraction: (1, 1),
+        });
+        let shape = self.shape(x).with_last(rows);
+        let out = self.op_with(op, label, &[input], params, shape, compute);
+        match &options.adapters {
+            Some(a) if a.parts.contains(&part) => Ok(self.adapted(part, x, out, &weight)),
+            _ => Ok(out),
+        }
+    }
+
+    /// `out + B(A(dropout(x))) * scale`.
+    fn adapted(&mut self, part: Part, x: ValueId, out: ValueId, weight: &BlockParam) -> ValueId {
+        let options = self.scope.options;
+        let Some(adapters) = &options.adapters else { return out };
+        let (rows, columns) = weight.matrix;
+        let rank = adapters.rank;
+        let a = self.adapter_param(part, (rank, columns), weight);
+        let b = self.adapter_param(part, (rows, rank), weight);
+        let (rank_dim, rows_dim) = (Dim::Const(rank), Dim::Const(rows));
+        let product = if options.autocast { options.compute } else { adapters.dtype };
+        let mut input = x;
+        if adapters.casts_input && !options.autocast {
+            input = self.cast("lora.cast", input, adapters.dtype);
+        }
+        if adapters.dropout {
+            input = self.op(
+                Op::Dropout,
+                "lora.dropout",
+                &[input],
+                self.shape(input),
+                self.dtype(input),
+            );
+        }
+        let input = self.cast("lora.cast", input, product);
+        let cast = (options.autocast && adapters.dtype != product).then_some(product);
+        let linear = || {
+            Op::Linear(Linear {
+                weight_cast: cast,
+                dequantize: None,
+                fp8: false,
+                active_fraction: (1, 1),
+            })
+        };
+        let low_shape = self.shape(x).with_last(rank_dim);
+        let low = self.op_with(linear(), "lora.A", &[input], &[a], low_shape, product);
+        let high_shape = self.shape(x).with_last(rows_dim);
+        let high = self.op_with(linear(), "lora.B", &[low], &[b], high_shape, product);
+        let scaled = self.unary(Saves::Nothing, "lora.scale", high);
+        let dtype = self.dtype(out);
+        let sum = self.op(
+            Op::Add { in_place: false },
+            "lora.add",
+            &[out, scaled],
+            self.shape(out),
+            self.promoted(out, scaled),
+        );
+        // PEFT returns the base layer's type.
+        self.cast("lora.back", sum, dtype)
+    }
+
+    fn adapter_param(&mut self, part: Part, matrix: (u64, u64), of: &BlockParam) -> ParamId {
+        let options = self.scope.options;
+        let dtype = options.adapters.as_ref().map_or(DType::F32, |a| a.dtype);
+        let one = matrix.0.saturating_mul(matrix.1);
+        let elements = one.saturating_mul(of.count.max(1));
+        self.block.params.push(BlockParam {
+            part,
+            bias: false,
+            elements,
+            tensor_elements: one,
+            count: of.count.max(1),
+            matrix,
+            bytes: dtype.bytes(elements),
+            dtype,
+            trainable: true,
+            adapter: true,
+            expert: of.expert,
+            tied: false,
+        });
+        ParamId(self.block.params.len() as u32 - 1)
+    }
+}
+
+fn is_head(part: Part) -> bool {
+    matches!(part, Part::Head | Part::HeadDense | Part::TokenEmbedding)
+}

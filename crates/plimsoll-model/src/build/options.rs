@@ -1,0 +1,232 @@
+//! How a graph is to be run: element types, kernels, the style of the implementation, shards and adapters.
+
+use plimsoll_units::DType;
+
+use crate::inventory::Part;
+
+/// Everything that decides which operators a layer consists of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BuildOptions {
+    /// Type of the weights.
+    pub weights: DType,
+    /// Type of matrix products.
+    pub compute: DType,
+    /// Weights and inputs of products are cast at every use (`torch.autocast`).
+    pub autocast: bool,
+    /// FP8 products.
+    pub fp8: bool,
+    /// Attention.
+    pub attention: AttentionStyle,
+    /// Implementation.
+    pub style: Style,
+    /// Which parameters learn.
+    pub trainable: Trainable,
+    /// Low-rank adapters, if any.
+    pub adapters: Option<Adapters>,
+    /// Storage of frozen matrices and whether a dequantized copy is written at each use.
+    pub base: Option<(DType, bool)>,
+    /// Dropout where the model has it.
+    pub dropout: bool,
+    /// Loss.
+    pub loss: LossStyle,
+    /// The training loop's variable keeps the logits alive through backward.
+    pub hold_logits: bool,
+    /// Tensor-parallel ranks.
+    pub tensor: u64,
+    /// Norm and dropout regions are split along the sequence.
+    pub sequence_parallel: bool,
+    /// Logits stay split along the vocabulary in the loss.
+    pub loss_parallel: bool,
+    /// Expert-parallel ranks.
+    pub expert: u64,
+    /// Load of the busiest expert rank, in thousandths of the mean.
+    pub imbalance_permille: u64,
+}
+
+impl Default for BuildOptions {
+    fn default() -> Self {
+        BuildOptions {
+            weights: DType::F32,
+            compute: DType::F32,
+            autocast: false,
+            fp8: false,
+            attention: AttentionStyle::Flash,
+            style: Style::default(),
+            trainable: Trainable::All,
+            adapters: None,
+            base: None,
+            dropout: false,
+            loss: LossStyle::CrossEntropy { upcast: true, shifted_copy: false },
+            hold_logits: false,
+            tensor: 1,
+            sequence_parallel: false,
+            loss_parallel: false,
+            expert: 1,
+            imbalance_permille: 1000,
+        }
+    }
+}
+
+/// How attention is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttentionStyle {
+    /// Scores in memory.
+    Eager,
+    /// flash-attention 2.
+    Flash,
+    /// Memory-efficient.
+    Efficient,
+    /// cuDNN fused.
+    Cudnn,
+}
+
+/// How an implementation writes its layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Style {
+    /// RMS norms.
+    pub norm: NormStyle,
+    /// Rotary embedding.
+    pub rotary: RotaryStyle,
+    /// SwiGLU in one kernel.
+    pub fused_swiglu: bool,
+    /// K and V are copied to all query heads before attention.
+    pub repeat_kv: bool,
+    /// Softmax of eager attention.
+    pub softmax: SoftmaxStyle,
+    /// Bias, activation and dropout are fused where the model has them.
+    pub fused_bias: bool,
+    /// Column-parallel inputs are gathered again in backward instead of kept (Megatron).
+    pub regather: bool,
+}
+
+impl Default for Style {
+    fn default() -> Self {
+        Style {
+            norm: NormStyle::Composed,
+            rotary: RotaryStyle::Composed,
+            fused_swiglu: false,
+            repeat_kv: false,
+            softmax: SoftmaxStyle::Upcast,
+            fused_bias: false,
+            regather: false,
+        }
+    }
+}
+
+/// RMS norm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormStyle {
+    /// Written out with an F32 copy (`x.float()`, `pow`, `mean`, `rsqrt`, `mul`).
+    Composed,
+    /// One kernel.
+    Fused,
+}
+
+/// Rotary embedding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RotaryStyle {
+    /// `q * cos + rotate_half(q) * sin`.
+    Composed,
+    /// F32 copy viewed as complex numbers, multiplied, cast back.
+    Complex,
+    /// One kernel, in place.
+    Fused,
+}
+
+/// Softmax of eager attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SoftmaxStyle {
+    /// In F32, then a copy in the compute type.
+    Upcast,
+    /// In the type of the scores.
+    Native,
+    /// Written out: `exp(x - max) / sum`.
+    Composed,
+}
+
+/// Which parameters learn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trainable {
+    /// All.
+    All,
+    /// None but adapters (and, with `embeddings`, the token table and head).
+    Adapters {
+        /// Token table and head learn too.
+        embeddings: bool,
+    },
+    /// The last layers and the head.
+    Last(u64),
+    /// None: inference.
+    Nothing,
+}
+
+impl Trainable {
+    /// Whether the base weights of layer `number` of `layers` learn.
+    pub fn layer(self, number: usize, layers: usize) -> bool {
+        match self {
+            Trainable::All => true,
+            Trainable::Last(n) => (number as u64).saturating_add(n) >= layers as u64,
+            _ => false,
+        }
+    }
+
+    /// Whether embeddings learn.
+    pub fn embeddings(self) -> bool {
+        matches!(self, Trainable::All | Trainable::Adapters { embeddings: true })
+    }
+
+    /// Whether the head learns.
+    pub fn head(self) -> bool {
+        matches!(
+            self,
+            Trainable::All | Trainable::Last(_) | Trainable::Adapters { embeddings: true }
+        )
+    }
+}
+
+/// Low-rank adapters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adapters {
+    /// Rank.
+    pub rank: u64,
+    /// Matrices that have them.
+    pub parts: Vec<Part>,
+    /// Type of the adapter weights.
+    pub dtype: DType,
+    /// Dropout before A.
+    pub dropout: bool,
+    /// The input is cast to the adapter's type before A (PEFT: `x.to(lora_A.weight.dtype)`).
+    pub casts_input: bool,
+    /// Weight-decomposed.
+    pub dora: bool,
+}
+
+/// How logits become a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossStyle {
+    /// PyTorch's `cross_entropy`.
+    CrossEntropy {
+        /// On an F32 copy.
+        upcast: bool,
+        /// Of a shifted contiguous copy.
+        shifted_copy: bool,
+    },
+    /// F32 copy that becomes the probabilities in place (Megatron's vocabulary-parallel loss).
+    InPlaceUpcast,
+    /// Fused kernel that writes the gradient over the logits.
+    Fused,
+    /// Head and loss chunk by chunk, gradients in forward.
+    FusedLinear {
+        /// Tokens per chunk; 0 lets the kernel choose (Liger: about hidden x tokens / vocabulary).
+        chunk: u64,
+    },
+    /// Logits in chunks of so many tokens, each kept (LitGPT, torchtune).
+    Chunked {
+        /// Tokens per chunk.
+        tokens: u64,
+        /// Upcast per chunk.
+        upcast: bool,
+    },
+    /// No loss: logits are the result.
+    Nothing,
+}
