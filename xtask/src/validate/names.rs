@@ -42,7 +42,11 @@ const ENDINGS: &[(&str, Option<DType>)] = &[
 /// Finds `name`; `quant` is the record's own word for the quantization, where the name has none.
 pub fn resolve(name: &str, quant: Option<&str>) -> Result<Named, String> {
     let lower = name.trim().to_ascii_lowercase();
-    let (stem, from_name) = strip(&lower);
+    // Remarks after the name: `(no MTP)`, `+ MTP`, `class, bf16`.
+    let lower = [" (", " + ", " class"]
+        .iter()
+        .fold(&*lower, |text, mark| text.split_once(mark).map_or(text, |(name, _)| name));
+    let (stem, from_name) = strip(lower);
     let bare = stem.rsplit('/').next().unwrap_or(stem);
     // Republished Llama models carry Meta's name once more.
     let spellings = [stem, bare, bare.trim_start_matches("meta-")];

@@ -24,6 +24,8 @@ pub struct Case {
     pub device: Device,
     /// Whether the record says how much memory the device has.
     pub device_known: bool,
+    /// Whether the record gives the sequences of the profiling run, or the device that decides their default.
+    pub limits_known: bool,
     /// What was measured.
     pub measured: Measured,
 }
@@ -104,6 +106,7 @@ pub fn case(row: &Value) -> Result<Case, String> {
         request,
         device,
         device_known,
+        limits_known: device_known || count("max_num_seqs").is_some(),
         measured: Measured::read(row),
     })
 }

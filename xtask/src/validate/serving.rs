@@ -126,7 +126,10 @@ pub fn vllm(row: &Value) -> Score {
         skipped: None,
         tokens: whole.zip(printed),
         tokens_of_pool: of_pool.map(|(_, tokens, _)| tokens as f64).zip(printed),
-        activation: pair("profile_peak", measured.activation),
+        // Under pipeline parallelism the record holds the first stage.
+        activation: pair("stage.0.profile_peak", measured.activation)
+            .or_else(|| pair("profile_peak", measured.activation))
+            .filter(|_| case.limits_known),
         weights: pair("weights", measured.weights),
         non_torch: pair("non_torch", measured.non_torch),
         graphs: pair("cuda_graphs", measured.graphs),

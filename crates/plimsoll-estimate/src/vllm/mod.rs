@@ -71,7 +71,18 @@ pub fn estimate(
             cure: "lower the pipeline size".into(),
         });
     };
-    Ok(report(model, request, &settings, device, rank))
+    let mut estimate = report(model, request, &settings, device, rank);
+    if ranks.len() > 1 {
+        for (stage, rank) in ranks.iter().enumerate() {
+            let mut push = |key: &str, bytes| {
+                estimate.figures.push((format!("stage.{stage}.{key}"), Figure::Bytes(bytes)));
+            };
+            push("weights", rank.loaded());
+            push("profile_peak", rank.activations());
+            push("kv_pool", rank.pool_size());
+        }
+    }
+    Ok(estimate)
 }
 
 /// What a pool of `bytes` on every rank holds, where the pool is known: blocks, printed tokens, and requests of
