@@ -381,6 +381,7 @@ const LFM2: Names = Names {
     up: "feed_forward.w3",
     down: "feed_forward.w2",
     router: "feed_forward.gate",
+    correction: "=feed_forward.expert",
     expert_gate_up: "=feed_forward.experts.gate_up_proj",
     expert_down: "=feed_forward.experts.down_proj",
     norms: ["operator_norm", "ffn_norm", "", ""],
