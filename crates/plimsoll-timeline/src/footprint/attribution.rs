@@ -85,8 +85,11 @@ fn name(timeline: &Timeline, origin: u32) -> (&str, &str) {
 
 fn by_module(timeline: &Timeline, held: &[Held]) -> Vec<(Box<str>, Bytes)> {
     let mut modules: HashMap<&str, Bytes> = HashMap::new();
-    for entry in held {
-        *modules.entry(name(timeline, entry.origin).0).or_default() += entry.bytes;
+    // Tensors of one module mostly follow each other; a run of them costs one look-up.
+    let runs = held.chunk_by(|a, b| name(timeline, a.origin).0 == name(timeline, b.origin).0);
+    for run in runs {
+        let bytes = run.iter().map(|entry| entry.bytes).sum::<Bytes>();
+        *modules.entry(name(timeline, run[0].origin).0).or_default() += bytes;
     }
     let mut modules: Vec<_> = modules.into_iter().collect();
     modules.sort_unstable_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));

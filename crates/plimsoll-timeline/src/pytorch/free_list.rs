@@ -43,14 +43,16 @@ pub(super) struct Position {
 #[derive(Clone, Debug, Default)]
 pub(super) struct FreeList {
     chunks: Vec<Vec<Key>>,
+    /// The last entry of each chunk, side by side: a search touches no chunk but its own.
+    lasts: Vec<Key>,
 }
 
 impl FreeList {
     /// Chunk and entry at which `key` is or would be inserted; the last chunk takes what is beyond every entry.
     fn locate(&self, key: Key) -> (usize, usize) {
-        let chunk = match self.chunks.len() {
+        let chunk = match self.lasts.len() {
             0 | 1 => 0,
-            n => self.chunks.partition_point(|c| c.last().is_some_and(|k| *k < key)).min(n - 1),
+            n => self.lasts.partition_point(|last| *last < key).min(n - 1),
         };
         let entry = self.chunks.get(chunk).map_or(0, |c| c.partition_point(|k| *k < key));
         (chunk, entry)
@@ -81,11 +83,14 @@ impl FreeList {
         let (chunk, entry) = self.locate(key);
         let Some(entries) = self.chunks.get_mut(chunk) else {
             self.chunks.push(vec![key]);
+            self.lasts.push(key);
             return;
         };
         entries.insert(entry, key);
+        self.lasts[chunk] = self.lasts[chunk].max(key);
         if entries.len() > CHUNK {
             let upper = entries.split_off(CHUNK / 2);
+            self.lasts.insert(chunk, entries[entries.len() - 1]);
             self.chunks.insert(chunk + 1, upper);
         }
     }
@@ -99,8 +104,12 @@ impl FreeList {
     pub fn remove_at(&mut self, at: Position) {
         let entries = &mut self.chunks[at.chunk as usize];
         entries.remove(at.entry as usize);
-        if entries.is_empty() {
-            self.chunks.remove(at.chunk as usize);
+        match entries.last() {
+            Some(last) => self.lasts[at.chunk as usize] = *last,
+            None => {
+                self.chunks.remove(at.chunk as usize);
+                self.lasts.remove(at.chunk as usize);
+            }
         }
     }
 
@@ -122,6 +131,7 @@ impl FreeList {
             entry
         };
         entries[to] = key;
+        self.lasts[chunk] = entries[entries.len() - 1];
     }
 
     /// [`replace_at`](Self::replace_at) for an entry that is known by its key.
@@ -194,6 +204,7 @@ mod tests {
             }
             prop_assert!(list.iter().eq(set.iter().copied()));
             prop_assert!(list.chunks.iter().all(|c| !c.is_empty() && c.len() <= CHUNK));
+            prop_assert!(list.chunks.iter().map(|c| c[c.len() - 1]).eq(list.lasts.iter().copied()));
         }
     }
 }
