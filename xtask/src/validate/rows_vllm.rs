@@ -74,6 +74,9 @@ pub fn case(row: &Value) -> Result<Case, String> {
     let named = names::resolve(name, quant)?;
     let version = version_of(row).ok_or("the record names no release")?;
     let settings = &row["settings"];
+    if settings["speculative"].as_str().is_some_and(|text| text.contains("'model'")) {
+        return Err("the record does not say what its draft model holds".into());
+    }
     let count = |key: &str| settings[key].as_u64();
     let parallel = |key: &str| row["parallel"][key].as_u64().unwrap_or(1).max(1);
     let cache = match settings["kv_cache_dtype"].as_str() {

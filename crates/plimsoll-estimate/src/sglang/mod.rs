@@ -442,3 +442,6 @@ fn judge(model: &Architecture, settings: &Settings, rank: &Rank) -> Vec<Diagnost
     }
     found
 }
+
+#[cfg(test)]
+mod tests;
