@@ -3,7 +3,7 @@
 
 mod folder;
 
-pub use folder::{Folder, GgufSet, Weights, choose_files, needed_shards};
+pub use folder::{Folder, GgufSet, Weights, choose_files, gguf_sets, needed_shards};
 
 use serde_json::{Map, Value};
 

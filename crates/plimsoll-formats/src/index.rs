@@ -85,14 +85,23 @@ pub fn parse(bytes: &[u8]) -> Result<ShardIndex, FormatError> {
     Ok(index)
 }
 
-/// A name that stays in its folder on every system. It will be opened, and sent to servers.
-fn check_file_name(tensor: &str, file: &str) -> Result<(), FormatError> {
-    let plain = !file.is_empty()
+/// Whether a name stays in its folder on every system: it will be opened, and sent to servers.
+///
+/// ```
+/// use plimsoll_formats::index::is_plain_path;
+/// assert!(is_plain_path("sub/model-00001-of-00002.safetensors"));
+/// assert!(!is_plain_path("../model.safetensors") && !is_plain_path("/x") && !is_plain_path("c:x"));
+/// ```
+pub fn is_plain_path(file: &str) -> bool {
+    !file.is_empty()
         && file.len() <= 512
         && !file.contains(['\\', ':', '\0', '%', '?', '#'])
         && !file.chars().any(char::is_control)
-        && file.split('/').all(|part| !matches!(part, "" | "." | ".."));
-    if plain {
+        && file.split('/').all(|part| !matches!(part, "" | "." | ".."))
+}
+
+fn check_file_name(tensor: &str, file: &str) -> Result<(), FormatError> {
+    if is_plain_path(file) {
         return Ok(());
     }
     let accepted =

@@ -32,6 +32,12 @@ pub struct Array {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metadata(pub(super) BTreeMap<String, Value>);
 
+impl FromIterator<(String, Value)> for Metadata {
+    fn from_iter<I: IntoIterator<Item = (String, Value)>>(pairs: I) -> Self {
+        Metadata(pairs.into_iter().collect())
+    }
+}
+
 impl Metadata {
     /// The value under `key`.
     pub fn get(&self, key: &str) -> Option<&Value> {

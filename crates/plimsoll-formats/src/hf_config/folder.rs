@@ -144,8 +144,9 @@ fn is_training_state(name: &str) -> bool {
         .any(|prefix| name.starts_with(prefix))
 }
 
-/// Groups GGUF files: the parts of a split file belong together, every other file stands alone.
-fn gguf_sets(names: &[&str]) -> Vec<GgufSet> {
+/// Groups GGUF files, in any folder: the parts of a split file belong together, every other file stands alone.
+/// Sorted by name; other files are to be left out by the caller.
+pub fn gguf_sets(names: &[&str]) -> Vec<GgufSet> {
     let mut sets: BTreeMap<String, GgufSet> = BTreeMap::new();
     for name in names {
         let (key, files) = match SplitName::parse(name) {
