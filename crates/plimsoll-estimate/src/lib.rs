@@ -4,12 +4,13 @@
 mod device;
 mod error;
 pub mod kv;
+pub mod llamacpp;
 pub mod request;
 pub mod sglang;
 pub mod tensor_parallel;
 mod term;
-pub mod training;
 pub mod vllm;
+pub mod weights;
 
 pub use device::{Device, Spread};
 pub use error::EstimateError;

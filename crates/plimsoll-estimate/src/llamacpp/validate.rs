@@ -1,0 +1,115 @@
+//! What llama.cpp would refuse, before any number is made up.
+
+use plimsoll_model::Architecture;
+use plimsoll_model::arch::{Layer, ModelKind};
+use plimsoll_units::DType;
+
+use crate::device::Device;
+use crate::error::EstimateError;
+use crate::request::LlamaCpp;
+
+/// Longest context that is taken seriously: 2^28 tokens.
+const LONGEST: u64 = 1 << 28;
+/// Largest number of layers that a graph is built for.
+const DEEPEST: usize = 4096;
+
+fn invalid(field: &'static str, value: impl ToString, accepted: &str, cure: &str) -> EstimateError {
+    EstimateError::Invalid {
+        field,
+        value: value.to_string(),
+        accepted: accepted.to_owned(),
+        cure: cure.to_owned(),
+    }
+}
+
+fn range(
+    field: &'static str,
+    value: u64,
+    low: u64,
+    high: u64,
+    cure: &str,
+) -> Result<(), EstimateError> {
+    if (low..=high).contains(&value) {
+        return Ok(());
+    }
+    Err(invalid(field, value, &format!("it must lie between {low} and {high}"), cure))
+}
+
+/// Types that llama.cpp accepts for a cache.
+const CACHE_TYPES: [DType; 9] = [
+    DType::F32,
+    DType::F16,
+    DType::Bf16,
+    DType::Q8_0,
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Iq4Nl,
+    DType::Q5_0,
+    DType::Q5_1,
+];
+
+/// The layers of the text stack, if model and request can run.
+pub(super) fn check<'a>(
+    model: &'a Architecture,
+    request: &LlamaCpp,
+    device: &Device,
+) -> Result<&'a [Layer], EstimateError> {
+    let unsupported = |reason: &str, cure: &str| EstimateError::UnsupportedModel {
+        engine: "llama.cpp",
+        family: model.family.clone(),
+        reason: reason.to_owned(),
+        cure: cure.to_owned(),
+    };
+    let stack = model
+        .main_stack()
+        .filter(|_| !matches!(model.kind, ModelKind::ImageClassifier | ModelKind::Contrastive))
+        .ok_or_else(|| {
+            unsupported("it has no text stack", "choose a language or embedding model")
+        })?;
+    if stack.layers.is_empty() || stack.layers.len() > DEEPEST {
+        return Err(unsupported(
+            &format!(
+                "it has {} layers, and graphs are built for 1 to {DEEPEST}",
+                stack.layers.len()
+            ),
+            "check the configuration",
+        ));
+    }
+    if let Some(context) = request.context {
+        range("context", context, 1, LONGEST, "set the context size in tokens, such as 8192")?;
+    }
+    range("ubatch", request.ubatch, 1, 1 << 20, "the default is 512")?;
+    range("batch", request.batch, 1, 1 << 24, "the default is 2048")?;
+    range("sequences", request.sequences, 1, 4096, "the default is 1")?;
+    range("draft", request.draft, 0, 1024, "the default is 0")?;
+    range("devices", device.count, 1, 64, "name at least one device")?;
+    for (field, dtype) in [("cache_k", request.cache_k), ("cache_v", request.cache_v)] {
+        if !CACHE_TYPES.contains(&dtype) {
+            let names: Vec<&str> = CACHE_TYPES.iter().map(|d| d.name()).collect();
+            return Err(invalid(
+                field,
+                dtype,
+                &format!("llama.cpp stores a cache as one of {}", names.join(", ")),
+                "use q8_0 to halve the cache",
+            ));
+        }
+    }
+    if !request.flash_attention && !request.cache_v.is_plain() && request.mla.is_none_or(|m| m == 0)
+    {
+        return Err(invalid(
+            "cache_v",
+            request.cache_v,
+            "llama.cpp quantizes V only with flash attention",
+            "turn flash attention on, or keep V as f16",
+        ));
+    }
+    if request.tensor_split.len() as u64 > device.count {
+        return Err(invalid(
+            "tensor_split",
+            request.tensor_split.len(),
+            &format!("there are {} devices", device.count),
+            "give one share per device",
+        ));
+    }
+    Ok(&stack.layers)
+}

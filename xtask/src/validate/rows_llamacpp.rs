@@ -1,0 +1,374 @@
+//! From a measured row of llama.cpp, a fork or ollama to the request that would reproduce it.
+//!
+//! Widths come from the row (`hparams`, as the log printed them), and where the row leaves them out from the
+//! catalogue entry of the model that it names. What neither knows makes the row unusable, and the reason says so.
+
+use plimsoll_catalog::models;
+use plimsoll_estimate::request::{LlamaCpp, Offload, SplitMode};
+use plimsoll_estimate::weights::StoredTensor;
+use plimsoll_estimate::{Device, Spread};
+use plimsoll_model::Architecture;
+use plimsoll_model::arch::{
+    Activation, Attention, Ffn, GatedDelta, LatentAttention, Layer, Mixer, Mlp, Moe, Norm,
+    NormPlacement, QkNorm, Span,
+};
+use plimsoll_units::{Bytes, DType};
+use serde_json::Value;
+
+#[path = "rows_llamacpp_base.rs"]
+mod base;
+
+/// What a row asks for.
+pub type Request = (Architecture, Option<Vec<StoredTensor>>, LlamaCpp, Device);
+
+/// A build of the time when logs print `flash_attn` as a number.
+const FLAG_AS_NUMBER: u64 = 5000;
+
+/// A build shortly before logs state `n_outputs_max`.
+const BEFORE_SINGLE_OUTPUT: u64 = 8946;
+
+/// The request of one row.
+///
+/// # Errors
+/// The reason why the row cannot be scored.
+pub fn request(row: &Value) -> Result<Request, String> {
+    let facts = Facts::new(row);
+    let architecture = facts.architecture()?;
+    let (request, device) = facts.settings(&architecture)?;
+    Ok((architecture, None, request, device))
+}
+
+/// A row and the catalogue entry of its model.
+struct Facts<'a> {
+    row: &'a Value,
+    config: Option<Value>,
+    family: String,
+}
+
+fn number(v: &Value) -> Option<u64> {
+    match v {
+        Value::Number(n) => n.as_u64(),
+        Value::String(s) => s.trim().parse().ok(),
+        Value::Array(a) => a.first().and_then(number),
+        _ => None,
+    }
+}
+
+/// Spellings of a file or model name that the catalogue may know, longest first.
+fn spellings(name: &str) -> Vec<String> {
+    let name = name.rsplit(['/', '\\']).next().unwrap_or(name);
+    let name = name.split([' ', '(']).next().unwrap_or(name);
+    let name = name.strip_suffix(".gguf").unwrap_or(name).to_ascii_lowercase();
+    let parts: Vec<&str> = name.split('-').collect();
+    (1..=parts.len()).rev().map(|n| parts[..n].join("-")).collect()
+}
+
+fn catalogued(row: &Value) -> Option<Value> {
+    let name = row["model"].as_str()?;
+    let whole = name.split('(').next().unwrap_or(name).trim().replace(' ', "-");
+    let names = spellings(&whole).into_iter().chain(spellings(name));
+    let entry = names.filter_map(|n| models::find(&n).ok()).next()?;
+    let config: Value = serde_json::from_str(entry.config).ok()?;
+    Some(match config.get("text_config") {
+        Some(text) => text.clone(),
+        None => config,
+    })
+}
+
+impl<'a> Facts<'a> {
+    fn new(row: &'a Value) -> Self {
+        let config = catalogued(row);
+        let stated = row["arch"].as_str().unwrap_or("");
+        let family = if stated.is_empty() {
+            config.as_ref().and_then(|c| c["model_type"].as_str()).unwrap_or("").to_owned()
+        } else {
+            stated.split(' ').next().unwrap_or(stated).to_owned()
+        };
+        Facts { row, config, family }
+    }
+
+    /// A width: the row's own value, or the configuration's under one of `keys`.
+    fn width(&self, name: &str, keys: &[&str]) -> Option<u64> {
+        let own = number(&self.row["hparams"][name]);
+        own.or_else(|| {
+            let c = self.config.as_ref()?;
+            keys.iter().find_map(|k| number(&c[*k]))
+        })
+    }
+
+    fn need(&self, name: &str, keys: &[&str]) -> Result<u64, String> {
+        self.width(name, keys).ok_or_else(|| {
+            format!("neither the row nor the catalogue gives {name} of {}", self.row["model"])
+        })
+    }
+
+    fn setting(&self, name: &str) -> Option<u64> {
+        number(&self.row["settings"][name])
+    }
+
+    fn is(&self, families: &[&str]) -> bool {
+        families.contains(&self.family.as_str())
+    }
+}
+
+impl Facts<'_> {
+    fn architecture(&self) -> Result<Architecture, String> {
+        let layers = self.need("n_layer", &["num_hidden_layers", "n_layer", "n_layers"])?;
+        let hidden = self.width("n_embd", &["hidden_size", "d_model", "n_embd"]);
+        let hidden = hidden.or_else(|| self.width("n_embd_k_gqa", &[])).unwrap_or(1);
+        let vocab = self.width("n_vocab", &["vocab_size"]).unwrap_or(1);
+        let mut list = Vec::new();
+        for il in 0..layers.min(4096) {
+            list.push(self.layer(il, layers)?);
+        }
+        let mut a = base::llama(hidden, vocab, list)?;
+        a.family.clone_from(&self.family);
+        if self.is(&["gptneox", "phi2", "bert", "command-r"])
+            && let Some(s) = a.stacks.first_mut()
+        {
+            s.final_norm = Some(Norm::LAYER);
+        }
+        a.max_positions = None;
+        Ok(a)
+    }
+
+    fn layer(&self, il: u64, layers: u64) -> Result<Layer, String> {
+        let mut l = base::layer(self.mixer(il, layers)?, self.ffn(il)?)?;
+        if self.is(&["gemma2", "gemma3", "gemma4", "glm4"]) {
+            l.placement = NormPlacement::Sandwich;
+            l.norms = 4;
+        }
+        if self.is(&["gptneox"]) {
+            (l.parallel, l.norm, l.norms) = (true, Norm::LAYER, 2);
+        }
+        if self.is(&["phi2"]) {
+            (l.parallel, l.norm, l.norms) = (true, Norm::LAYER, 1);
+        }
+        if self.is(&["command-r"]) {
+            (l.parallel, l.norm, l.norms) = (true, Norm { bias: false, ..Norm::LAYER }, 1);
+        }
+        if self.is(&["bert"]) {
+            (l.placement, l.norm) = (NormPlacement::Post, Norm::LAYER);
+        }
+        Ok(l)
+    }
+
+    fn mixer(&self, il: u64, layers: u64) -> Result<Mixer, String> {
+        if self.is(&["deepseek2"]) {
+            return self.latent();
+        }
+        if self.is(&["mamba"]) {
+            return Err("Mamba widths are not in the row".to_owned());
+        }
+        let attention_layers = self.width("n_layer_attn", &[]);
+        if self.is(&["qwen35", "qwen35moe", "qwen3next"]) {
+            let interval =
+                self.width("full_attention_interval", &["full_attention_interval"]).unwrap_or(4);
+            let recurrent = match attention_layers {
+                Some(n) => !(il + 1).is_multiple_of((layers / n.max(1)).max(1)),
+                None => !(il + 1).is_multiple_of(interval.max(1)),
+            };
+            if recurrent {
+                return self.gated_delta();
+            }
+        }
+        self.attention(il, layers).map(Mixer::Attention)
+    }
+
+    fn gated_delta(&self) -> Result<Mixer, String> {
+        let c = |name: &str| self.need(name, &[name]);
+        Ok(Mixer::GatedDelta(GatedDelta {
+            key_heads: c("linear_num_key_heads")?,
+            value_heads: c("linear_num_value_heads")?,
+            key_dim: c("linear_key_head_dim")?,
+            value_dim: c("linear_value_head_dim")?,
+            conv: c("linear_conv_kernel_dim")?,
+        }))
+    }
+
+    fn latent(&self) -> Result<Mixer, String> {
+        let rope = self.need("n_rot", &["qk_rope_head_dim"])?;
+        let rank = self.need("n_lora_kv", &["kv_lora_rank"])?;
+        let head = self
+            .width("n_embd_head_k_mla", &[])
+            .or_else(|| self.width("n_embd_head_k", &[]).filter(|k| *k != rank + rope));
+        let nope =
+            head.map(|h| h.saturating_sub(rope)).or_else(|| self.width("", &["qk_nope_head_dim"]));
+        let value = self
+            .width("n_embd_head_v_mla", &[])
+            .or_else(|| self.width("n_embd_head_v", &["v_head_dim"]).filter(|v| *v != rank));
+        Ok(Mixer::Latent(LatentAttention {
+            heads: self.need("n_head", &["num_attention_heads"])?,
+            q_lora_rank: self.width("n_lora_q", &["q_lora_rank"]).filter(|r| *r > 0),
+            kv_lora_rank: rank,
+            nope_dim: nope.unwrap_or(128),
+            rope_dim: rope,
+            value_dim: value.unwrap_or(128),
+            bias: false,
+            indexer: None,
+        }))
+    }
+
+    fn attention(&self, il: u64, layers: u64) -> Result<Attention, String> {
+        let k_gqa = self.width("n_embd_k_gqa", &[]).filter(|k| *k > 0);
+        let v_gqa = self.width("n_embd_v_gqa", &[]).filter(|v| *v > 0);
+        let heads = self.width("n_head", &["num_attention_heads", "n_head"]);
+        let hidden = self.width("n_embd", &["hidden_size"]);
+        let mut kv_heads = self.width("n_head_kv", &["num_key_value_heads"]).or(heads);
+        let per_head = match (k_gqa, kv_heads) {
+            (Some(k), Some(n)) if n > 0 && k.is_multiple_of(n) => Some(k / n),
+            _ => None,
+        };
+        let dim = self.width("n_embd_head_k", &["head_dim"]).or(per_head).or_else(|| {
+            let (h, n) = (hidden?, heads?);
+            h.checked_div(n)
+        });
+        let dim = dim.ok_or("neither the row nor the catalogue gives the head size")?;
+        if let Some(k) = k_gqa {
+            kv_heads = Some((k / dim.max(1)).max(1));
+        }
+        let kv_heads = kv_heads.ok_or("neither the row nor the catalogue gives the KV heads")?;
+        let heads = heads.or_else(|| hidden.map(|h| h / dim.max(1))).unwrap_or(kv_heads);
+        let value_dim = v_gqa.map_or(dim, |v| v / kv_heads.max(1));
+        let mut a = base::attention(heads, kv_heads, dim, value_dim)?;
+        a.span = self.span(il, layers);
+        a.gated = self.is(&["qwen35", "qwen35moe", "qwen3next"]);
+        if self.is(&["qwen3", "qwen3moe", "gemma3", "gemma4", "qwen35", "qwen35moe", "qwen3next"]) {
+            a.qk_norm = QkNorm::PerHead;
+        }
+        a.qkv_bias = self.is(&["qwen2", "gpt-oss", "phi2", "gptneox", "bert"]);
+        a.out_bias = self.is(&["gpt-oss", "phi2", "gptneox", "bert"]);
+        a.sinks = self.is(&["gpt-oss"]);
+        a.fused_qkv = self.is(&["phi2", "gptneox", "phi3"]);
+        Ok(a)
+    }
+
+    /// Sliding and full layers alternate by family: gpt-oss and Gemma 2 every other, Gemma 3 five to one.
+    fn span(&self, il: u64, layers: u64) -> Span {
+        let Some(window) = self.width("n_swa", &["sliding_window"]).filter(|w| *w > 0) else {
+            return Span::Full;
+        };
+        let full = self.width("n_layer_full", &[]);
+        let pattern = match full {
+            Some(n) if n > 0 => layers / n,
+            _ if self.is(&["gpt-oss", "gemma2"]) => 2,
+            _ => self.width("n_swa_pattern", &[]).unwrap_or(6),
+        };
+        if !self.is(&["gpt-oss", "gemma2", "gemma3", "gemma4"]) || pattern < 2 {
+            return Span::Full;
+        }
+        if (il + 1).is_multiple_of(pattern) { Span::Full } else { Span::Sliding { window } }
+    }
+
+    fn ffn(&self, il: u64) -> Result<Ffn, String> {
+        let experts = self
+            .width("n_expert", &["num_local_experts", "num_experts", "n_routed_experts"])
+            .unwrap_or(0);
+        let dense_lead = self.width("n_layer_dense_lead", &["first_k_dense_replace"]).unwrap_or(0);
+        let gelu = self.is(&["gemma", "gemma2", "gemma3", "gemma4", "phi2", "gptneox", "bert"]);
+        let activation = if gelu { Activation::GeluTanh } else { Activation::Silu };
+        let gated = !self.is(&["phi2", "gptneox", "bert"]);
+        let bias = self.is(&["phi2", "gptneox", "bert"]);
+        let mlp = |width| Mlp {
+            width,
+            gated,
+            bias,
+            activation,
+            fused_gate: self.is(&["glm4", "phi3", "chatglm"]),
+        };
+        if experts == 0 || il < dense_lead {
+            let width = self.width("n_ff", &["intermediate_size", "ffn_dim", "n_inner"]);
+            let width = width
+                .or_else(|| (!gated).then(|| self.width("n_embd", &[]).map(|h| 4 * h)).flatten());
+            return Ok(width.map_or(Ffn::None, |w| Ffn::Dense(mlp(w))));
+        }
+        let width = self.need("n_ff_exp", &["moe_intermediate_size", "intermediate_size"])?;
+        let shared = self.width("n_expert_shared", &["n_shared_experts"]).filter(|n| *n > 0);
+        let oai = self.is(&["gpt-oss"]);
+        Ok(Ffn::Moe(Moe {
+            experts,
+            top_k: self.need("n_expert_used", &["num_experts_per_tok"])?,
+            expert: Mlp { bias: oai, ..mlp(width) },
+            shared: shared.map(|n| mlp(n * width)),
+            shared_gate: false,
+            router_bias: oai,
+            correction_bias: self.width("n_lora_q", &["q_lora_rank"]).is_some_and(|r| r > 0),
+        }))
+    }
+
+    fn cache_type(&self, name: &str) -> Result<DType, String> {
+        match self.row["settings"][name].as_str() {
+            None => Ok(DType::F16),
+            Some(t) => t.parse().map_err(|e| format!("{e}")),
+        }
+    }
+
+    fn settings(&self, model: &Architecture) -> Result<(LlamaCpp, Device), String> {
+        let engine = self.row["engine"].as_str().unwrap_or("");
+        let s = &self.row["settings"];
+        let mut r = LlamaCpp { ik: engine.starts_with("ik_"), ..LlamaCpp::default() };
+        r.context = Some(self.setting("n_ctx").ok_or("the row gives no n_ctx")?);
+        r.batch = self.setting("n_batch").unwrap_or(2048);
+        r.ubatch = self.setting("n_ubatch").unwrap_or(512);
+        r.sequences = self.setting("n_seq_max").unwrap_or(1);
+        r.unified = true;
+        r.flash_attention = match &s["flash_attn"] {
+            Value::String(t) => !matches!(t.as_str(), "0" | "off" | "disabled" | "false"),
+            Value::Bool(b) => *b,
+            Value::Number(n) => n.as_u64() != Some(0),
+            // Logs of builds that decide by themselves; the CUDA backend decides yes.
+            _ => !engine.starts_with("ollama") && self.build().is_none_or(|b| b > 6300),
+        };
+        r.cache_k = self.cache_type("cache_type_k")?;
+        r.cache_v = self.cache_type("cache_type_v")?;
+        r.mla = self.setting("mla_attn");
+        r.build = self.build();
+        r.all_outputs = self.setting("n_outputs_max").map(|n| n > 1);
+        r.offload = Offload { gpu_layers: self.gpu_layers(model), ..Offload::default() };
+        let count = self.row["n_gpus"].as_u64().unwrap_or(1).max(1);
+        let split = self.row["parallel"]["split_mode"].as_str().unwrap_or("none");
+        r.split = if split == "layer" && count > 1 { SplitMode::Layer } else { SplitMode::None };
+        let device = Device {
+            name: self.row["gpu"].as_str().unwrap_or("unknown").to_owned(),
+            usable: Bytes::gib(self.row["gpu_mem_gib"].as_f64().map_or(80, |g| g as u64)),
+            free: None,
+            count,
+            compute_capability: None,
+            unified: false,
+            context: Spread::default(),
+        };
+        Ok((r, device))
+    }
+
+    /// `49/49`, `99` or nothing.
+    fn gpu_layers(&self, _model: &Architecture) -> Option<u64> {
+        let v = &self.row["settings"]["n_gpu_layers"];
+        v.as_u64().or_else(|| v.as_str()?.split('/').next()?.trim().parse().ok())
+    }
+
+    /// The build number, as logs print it (`b5050`, `5269-1d36b367`). Where the row has none, the log's own form tells
+    /// the era: `flash_attn = 0` was printed up to August 2025, `n_outputs_max` since the builds that know it.
+    fn build(&self) -> Option<u64> {
+        let stated = self.row["version"].as_str().and_then(|text| {
+            let digits: String =
+                text.trim_start_matches('b').chars().take_while(char::is_ascii_digit).collect();
+            digits.parse().ok().filter(|b| *b > 100)
+        });
+        let named = || {
+            let engine = self.row["engine"].as_str()?;
+            let (_, rest) = engine.split_once(" b")?;
+            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            digits.parse().ok()
+        };
+        let era = || {
+            if matches!(self.row["settings"]["flash_attn"].as_str(), Some("0" | "1")) {
+                return Some(FLAG_AS_NUMBER);
+            }
+            if self.setting("n_outputs_max").is_none() {
+                return Some(BEFORE_SINGLE_OUTPUT);
+            }
+            None
+        };
+        stated.or_else(named).or_else(era)
+    }
+}
