@@ -9,6 +9,7 @@ pub mod request;
 pub mod sglang;
 pub mod tensor_parallel;
 mod term;
+pub mod training;
 pub mod vllm;
 pub mod weights;
 

@@ -33,7 +33,7 @@ pub struct Training {
     pub scope: StepScope,
     /// Compiled with `torch.compile`: element-wise chains fuse and keep only their inputs.
     pub compile: bool,
-    /// Dropout as published is active.
+    /// Dropout is active where the published configuration has it.
     pub dropout: bool,
     /// A copy of the weights kept for averaging, in F32.
     pub ema: bool,
@@ -59,7 +59,7 @@ impl Default for Training {
             zero_grad: ZeroGrad::AfterStep,
             scope: StepScope::SteadyStep,
             compile: false,
-            dropout: false,
+            dropout: true,
             ema: false,
             reinforcement: None,
         }

@@ -22,6 +22,7 @@ pub struct Facts {
     pub fixed_fraction: FixedFraction,
     pub device_rule: DeviceRule,
     pub tiers: Vec<Tier>,
+    pub load_growth: LoadGrowth,
     pub mamba_full_memory_ratio_permille: u64,
     pub swa_full_tokens_ratio_permille: u64,
     pub state_element_bytes: u64,
@@ -55,6 +56,12 @@ pub struct Tier {
     pub chunk: u64,
     pub batch: u64,
     pub batch_tp4: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct LoadGrowth {
+    pub mib: u64,
+    pub source: String,
 }
 
 #[derive(Debug, Deserialize)]

@@ -205,6 +205,7 @@ struct Rank {
     weights: RankWeights,
     rotary: Bytes,
     adapters: Bytes,
+    growth: Bytes,
     draft: Bytes,
     before: Bytes,
     pool_bytes: i128,
@@ -244,7 +245,8 @@ fn rank(
         .unwrap_or_default();
     let rotary = rotary_table(model, settings.dtype);
     let adapters = adapters(model, inventory, &request.lora, request.tensor, settings.dtype);
-    let loaded = weights.total + rotary + adapters;
+    let growth = Bytes::mib(facts().load_growth.mib);
+    let loaded = weights.total + rotary + adapters + growth;
     let before = device.free.unwrap_or(device.usable.saturating_sub(device.context.typical));
     let rest = before.scale(1000 - settings.fraction_permille, 1000);
     let pool_bytes = i128::from(before.get()) - i128::from(loaded.get()) - i128::from(rest.get());
@@ -273,6 +275,7 @@ fn rank(
         weights,
         rotary,
         adapters,
+        growth,
         draft: request.draft_weights,
         before,
         pool_bytes,
@@ -299,6 +302,9 @@ fn report(
             .input("tp", request.tensor)
             .source("parameter inventory")
             .spread(10, 10),
+        Term::new("load_growth", "library memory that grows while loading", rank.growth)
+            .source(&*facts().load_growth.source)
+            .spread(500, 500),
         Term::new("draft", "draft model", rank.draft),
         Term::new("kv", "token pools", kv)
             .formula("(tokens + 1)·bytes per token")
@@ -334,7 +340,7 @@ fn report(
         (Category::KvCache, kv + states),
         (Category::Activations, rank.activations),
         (Category::EngineBuffers, rank.graphs),
-        (Category::Context, device.context.typical),
+        (Category::Context, device.context.typical + rank.growth),
     ];
     Estimate {
         peak: Peak { allocated, reserved: allocated + rank.graphs, device: peak },
@@ -359,7 +365,7 @@ fn figures(settings: &Settings, rank: &Rank) -> Vec<(String, Figure)> {
         ("mem_fraction_source".to_owned(), Figure::Text(settings.fraction_source.to_owned())),
         ("context_length".to_owned(), Figure::Count(settings.length)),
         ("free_before_load".to_owned(), Figure::Bytes(rank.before)),
-        ("weights".to_owned(), Figure::Bytes(rank.loaded())),
+        ("weights".to_owned(), Figure::Bytes(rank.loaded() + rank.growth)),
         ("kv_pool".to_owned(), Figure::Bytes(pool)),
         ("kv_bytes_per_token".to_owned(), Figure::Bytes(Bytes::new(rank.per_token.1))),
         ("kv_tokens".to_owned(), Figure::Count(rank.pools.tokens)),
@@ -436,3 +442,6 @@ fn judge(model: &Architecture, settings: &Settings, rank: &Rank) -> Vec<Diagnost
     }
     found
 }
+
+#[cfg(test)]
+mod tests;

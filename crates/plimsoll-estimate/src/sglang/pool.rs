@@ -65,7 +65,7 @@ impl Costs {
         if self.state > 0 {
             let ratio = facts().mamba_full_memory_ratio_permille;
             let share = if self.full == 0 { bytes } else { scale(bytes, ratio, ratio + 1000) };
-            pools.states = share / self.state;
+            pools.states = share.checked_div(self.state).unwrap_or(0);
             rest = bytes.saturating_sub(pools.states.saturating_mul(self.state));
             pools.state_bytes = pools.states.saturating_add(1).saturating_mul(self.state);
         }

@@ -71,7 +71,53 @@ pub fn estimate(
             cure: "lower the pipeline size".into(),
         });
     };
-    Ok(report(model, request, &settings, device, rank))
+    let mut estimate = report(model, request, &settings, device, rank);
+    if ranks.len() > 1 {
+        for (stage, rank) in ranks.iter().enumerate() {
+            let mut push = |key: &str, bytes| {
+                estimate.figures.push((format!("stage.{stage}.{key}"), Figure::Bytes(bytes)));
+            };
+            push("weights", rank.loaded());
+            push("profile_peak", rank.activations());
+            push("kv_pool", rank.pool_size());
+        }
+    }
+    Ok(estimate)
+}
+
+/// What a pool of `bytes` on every rank holds, where the pool is known: blocks, printed tokens, and requests of
+/// the longest length at a time in thousandths. `None` where the model keeps nothing per token.
+///
+/// # Errors
+/// As [`estimate`].
+pub fn tokens_in_pool(
+    model: &Architecture,
+    request: &Vllm,
+    device: &Device,
+    bytes: Bytes,
+) -> Result<Option<(u64, u64, u64)>, EstimateError> {
+    let settings = settings::resolve(model, request, device)?;
+    let pools = (0..settings.pipeline).filter_map(|stage| {
+        let (caches, _) = stage_caches(model, request, &settings, stage);
+        Pool::new(facts(), &caches, &pool_inputs(model, request, &settings))
+    });
+    let scarcest = pools.min_by_key(|pool| pool.blocks(bytes.get()));
+    Ok(scarcest.map(|pool| {
+        let blocks = pool.blocks(bytes.get());
+        let length = settings.length;
+        (blocks, pool.tokens(blocks, length), pool.concurrency_permille(blocks, length))
+    }))
+}
+
+fn pool_inputs(model: &Architecture, request: &Vllm, settings: &Settings) -> PoolInputs {
+    PoolInputs {
+        version: settings.version,
+        block: request.block_size,
+        conv_bytes: settings.dtype.bytes(1).get(),
+        ssm_bytes: state_type(model, settings.dtype).bytes(1).get(),
+        speculative: request.speculative_tokens,
+        batched: settings.batched,
+    }
 }
 
 /// One rank of one stage.
@@ -140,19 +186,8 @@ fn rank(
     let graphs = if request.enforce_eager { Bytes::ZERO } else { graphs(model, settings) };
     let graphs_counted = settings.version >= facts().graphs.counted_since.0;
     let budget = utilization_budget(device.usable, settings.utilization_permille);
-    let (caches, kv_per_token) = stage_caches(model, request, settings, device, stage);
-    let pool = Pool::new(
-        facts(),
-        &caches,
-        &PoolInputs {
-            version: settings.version,
-            block: request.block_size,
-            conv_bytes: settings.dtype.bytes(1).get(),
-            ssm_bytes: state_type(model, settings.dtype).bytes(1).get(),
-            speculative: request.speculative_tokens,
-            batched: settings.batched,
-        },
-    );
+    let (caches, kv_per_token) = stage_caches(model, request, settings, stage);
+    let pool = Pool::new(facts(), &caches, &pool_inputs(model, request, settings));
     let mut rank = Rank {
         weights,
         rotary,
@@ -189,11 +224,9 @@ fn stage_caches(
     model: &Architecture,
     request: &Vllm,
     settings: &Settings,
-    device: &Device,
     stage: u64,
 ) -> (Vec<LayerCache>, (u64, u64)) {
     // FlashMLA's packed fp8 layout belongs to sparse attention.
-    let _ = device;
     let sparse = model.layers().any(|l| {
         matches!(&l.mixer, plimsoll_model::arch::Mixer::Latent(latent) if latent.indexer.is_some())
     });

@@ -132,6 +132,8 @@ fn limits(
         None => (256, 2048, 8192, "vllm/engine/arg_utils.py"),
     };
     let default_batched = match (v1, request.server) {
+        // Before V1, chunked prefill came on by itself beyond 32k tokens.
+        (false, _) if length > 32_768 => server,
         (false, _) => length.max(server),
         (true, true) => server,
         (true, false) => offline,

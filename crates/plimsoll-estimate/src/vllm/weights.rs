@@ -1,6 +1,8 @@
 //! Weight bytes of one rank as vLLM holds them: the stored type of each module, what stays in the compute type,
 //! padding of packed experts, rotary tables, adapters, a draft model.
 
+use std::collections::BTreeMap;
+
 use plimsoll_model::arch::{Ffn, Positions};
 use plimsoll_model::{Architecture, Inventory, Parameter, Part};
 use plimsoll_units::{Bytes, DType};
@@ -142,7 +144,42 @@ pub fn stage_weights(
 ) -> RankWeights {
     let ranks =
         Ranks { tensor: settings.tensor, pipeline: settings.pipeline, expert, vocab_multiple: 64 };
-    weights_of_stage(storage.model, inventory, &ranks, stage, draft, |p, n| storage.bytes(p, n))
+    let mut tensors: BTreeMap<(Option<usize>, Option<usize>, Part), Bytes> = BTreeMap::new();
+    let mut weights =
+        weights_of_stage(storage.model, inventory, &ranks, stage, draft, |parameter, elements| {
+            let bytes = storage.bytes(parameter, elements);
+            if !parameter.bias {
+                let key = (parameter.stack, parameter.layer, merged(parameter.part));
+                *tensors.entry(key).or_insert(Bytes::ZERO) += bytes;
+            }
+            bytes
+        });
+    let tails: Bytes = tensors.values().map(|bytes| block_tail(*bytes)).sum();
+    weights.other += tails;
+    weights.total += tails;
+    weights
+}
+
+/// The engine merges these matrices into one tensor.
+fn merged(part: Part) -> Part {
+    use Part::*;
+    match part {
+        Query | Key | Value => Qkv,
+        Gate | Up => GateUp,
+        ExpertGate | ExpertUp => ExpertGateUp,
+        SharedGate | SharedUp => SharedGate,
+        other => other,
+    }
+}
+
+/// What PyTorch's allocator counts beyond a tensor of its own segment: segments of 10 MiB and more are whole
+/// multiples of 2 MiB, and a rest of at most 1 MiB is not split off.
+fn block_tail(bytes: Bytes) -> Bytes {
+    if bytes < Bytes::mib(10) {
+        return Bytes::ZERO;
+    }
+    let tail = bytes.round_up(Bytes::mib(2)).saturating_sub(bytes);
+    if tail <= Bytes::mib(1) { tail } else { Bytes::ZERO }
 }
 
 /// The rotary table: cosines and sines of every position, whole on every rank.
@@ -195,7 +232,7 @@ pub fn adapters(
 /// Bytes of the largest layer of the main stack on a rank: what a host-offloaded layer needs while it runs.
 pub fn largest_layer(storage: &Storage, inventory: &Inventory, settings: &Settings) -> Bytes {
     let ranks = Ranks { tensor: settings.tensor, ..Ranks::default() };
-    let mut by_layer = std::collections::BTreeMap::new();
+    let mut by_layer = BTreeMap::new();
     for parameter in &inventory.parameters {
         if let (Some(stack), Some(layer)) = (parameter.stack, parameter.layer) {
             let elements = rank_elements(storage.model, parameter, &ranks);

@@ -1,0 +1,119 @@
+//! Training in PyTorch terms: the graph of the model as the chosen implementation runs it, one step simulated on the
+//! worst rank, the footprint of its timeline, and the terms behind it.
+
+mod options;
+mod params;
+mod pipeline;
+mod report;
+mod run;
+mod tape;
+
+use plimsoll_model::{Architecture, Graph, Inventory, build};
+use plimsoll_timeline::{Footprint, PyTorchConfig, Timeline, replay};
+use plimsoll_units::{Bindings, Bytes, Symbol};
+
+use crate::request::{Checkpointing, Stack, StepScope, Strategy, Training};
+use crate::{Device, Estimate, EstimateError};
+
+pub use options::build_options;
+
+/// The simulated step of one rank.
+pub(crate) struct RankRun {
+    /// Pipeline rank, from 0.
+    pub rank: u64,
+    pub graph: Graph,
+    pub timeline: Timeline,
+    pub footprint: Footprint,
+    pub host: Bytes,
+}
+
+/// Estimates the device memory of a training step.
+///
+/// # Errors
+/// [`EstimateError`] where the request contradicts the model or itself.
+pub fn estimate(
+    model: &Architecture,
+    inventory: &Inventory,
+    training: &Training,
+    strategy: &Strategy,
+    device: &Device,
+) -> Result<Estimate, EstimateError> {
+    options::validate(model, training, strategy)?;
+    let worst = worst_rank(model, inventory, training, strategy, device)?;
+    Ok(report::estimate(model, training, strategy, device, worst))
+}
+
+/// Simulates the pipeline ranks that can be worst and returns the one with the largest peak.
+fn worst_rank(
+    model: &Architecture,
+    inventory: &Inventory,
+    training: &Training,
+    strategy: &Strategy,
+    device: &Device,
+) -> Result<RankRun, EstimateError> {
+    let options = build_options(model, training, strategy);
+    let graph = build(model, inventory, &options).map_err(|e| EstimateError::UnsupportedModel {
+        engine: "PyTorch training",
+        family: model.family.clone(),
+        reason: e.to_string(),
+        cure: "check the configuration against the tensor list".to_owned(),
+    })?;
+    let context = strategy.sharding.context.max(1);
+    let sequence = training.sequence.div_ceil(context);
+    let target = training.target_sequence.unwrap_or(training.sequence).div_ceil(context);
+    let bindings = Bindings::tokens(training.batch, sequence).with(Symbol::Context, target);
+    let keep = match strategy.checkpointing {
+        Checkpointing::Selective => tape::Keep::Selective,
+        Checkpointing::AttentionCore => tape::Keep::ExceptCore,
+        _ => tape::Keep::All,
+    };
+    let tapes: Vec<tape::Tapes> =
+        graph.blocks.iter().map(|b| tape::compile(b, &bindings, keep)).collect();
+    let mut worst: Option<RankRun> = None;
+    for rank in pipeline::candidates(strategy) {
+        let place = pipeline::place(&graph, training, strategy, rank);
+        let run = run::Run {
+            graph: &graph,
+            tapes: &tapes,
+            bindings,
+            training,
+            strategy,
+            chunks: place.chunks,
+            in_flight: place.in_flight,
+            micro_batches: place.micro_batches,
+            workspace: library_workspace(training, device),
+        };
+        let ran = run::simulate(&run);
+        let footprint = replay(&ran.timeline, &PyTorchConfig::default());
+        let better =
+            worst.as_ref().is_none_or(|w| footprint.allocated_peak > w.footprint.allocated_peak);
+        if better {
+            worst = Some(RankRun {
+                rank,
+                graph: Graph::default(),
+                timeline: ran.timeline,
+                footprint,
+                host: ran.host,
+            });
+        }
+    }
+    let mut worst = worst.ok_or_else(|| EstimateError::Invalid {
+        field: "pipeline",
+        value: strategy.sharding.pipeline.to_string(),
+        accepted: "at least one stage".to_owned(),
+        cure: "use --pp 1".to_owned(),
+    })?;
+    worst.graph = graph;
+    Ok(worst)
+}
+
+/// The cuBLAS workspace that torch allocates at the first product and keeps: 8.125 MiB, 32 MiB from Hopper on
+/// (pytorch/pytorch#83461, #120925). It does not exist where nothing is multiplied on the device.
+fn library_workspace(training: &Training, device: &Device) -> Bytes {
+    let _ = training.scope == StepScope::Forward;
+    match (device.compute_capability, training.stack) {
+        (_, Stack::Megatron) => Bytes::mib(80),
+        (Some((major, _)), _) if major >= 9 => Bytes::mib(32),
+        _ => Bytes::new(8_519_680),
+    }
+}

@@ -1,0 +1,284 @@
+//! From the request to the graph: which operators an implementation runs. The presets say what the named projects do
+//! in their own code; each is a fact about that code, not a fit.
+
+use plimsoll_model::arch::{ModelKind, NormKind};
+use plimsoll_model::build::{
+    Adapters, AttentionStyle, BuildOptions, LossStyle, NormStyle, RotaryStyle, SoftmaxStyle, Style,
+    Trainable,
+};
+use plimsoll_model::{Architecture, Part};
+use plimsoll_units::DType;
+
+use crate::EstimateError;
+use crate::request::{AttentionKernel, Lora, LoraTargets, Loss, Method, Stack, Strategy, Training};
+
+/// How the graph of `model` is built for this request.
+pub fn build_options(
+    model: &Architecture,
+    training: &Training,
+    strategy: &Strategy,
+) -> BuildOptions {
+    let precision = &training.precision;
+    let (adapters, base) = match &training.method {
+        Method::Lora(lora) => {
+            (Some(adapters(lora, training.stack)), lora.base.map(|b| (b.dtype, b.dequantizes)))
+        }
+        _ => (None, None),
+    };
+    let trainable = match &training.method {
+        Method::Full => Trainable::All,
+        Method::Lora(lora) => Trainable::Adapters { embeddings: lora.train_embeddings },
+        Method::LastLayers { layers } => Trainable::Last(*layers),
+    };
+    let sharding = &strategy.sharding;
+    BuildOptions {
+        weights: precision.weights,
+        compute: precision.compute,
+        autocast: precision.autocast && precision.compute != precision.weights,
+        fp8: precision.fp8,
+        attention: attention(training),
+        style: style(model, training),
+        trainable,
+        adapters,
+        base,
+        dropout: training.dropout,
+        loss: loss(model, training),
+        hold_logits: matches!(training.stack, Stack::Plain | Stack::LitGpt | Stack::Torch),
+        tensor: sharding.tensor.max(1),
+        sequence_parallel: sharding.sequence,
+        loss_parallel: sharding.loss_parallel || training.stack == Stack::Megatron,
+        expert: sharding.expert.max(1),
+        imbalance_permille: sharding.expert_imbalance_permille,
+    }
+}
+
+/// What contradicts the model.
+pub(super) fn validate(
+    model: &Architecture,
+    training: &Training,
+    strategy: &Strategy,
+) -> Result<(), EstimateError> {
+    let invalid = |field, value: String, accepted: &str, cure: &str| {
+        Err(EstimateError::Invalid {
+            field,
+            value,
+            accepted: accepted.to_owned(),
+            cure: cure.to_owned(),
+        })
+    };
+    if training.batch == 0 {
+        return invalid(
+            "batch",
+            "0".into(),
+            "a micro-batch has at least 1 sequence",
+            "use --batch 1",
+        );
+    }
+    if training.sequence == 0 {
+        return invalid("seq", "0".into(), "a sequence has at least 1 token", "use --seq 2048");
+    }
+    if let Method::Lora(lora) = &training.method
+        && lora.rank == 0
+    {
+        return invalid("rank", "0".into(), "a rank of at least 1", "use --rank 16");
+    }
+    let s = &strategy.sharding;
+    let layers = model.layers().count() as u64;
+    if s.pipeline > layers.max(1) {
+        return invalid(
+            "pp",
+            s.pipeline.to_string(),
+            &format!("at most one stage per layer ({layers})"),
+            "use fewer pipeline stages",
+        );
+    }
+    for (field, value) in
+        [("tp", s.tensor), ("pp", s.pipeline), ("dp", s.data), ("cp", s.context), ("ep", s.expert)]
+    {
+        if value == 0 {
+            return invalid(
+                field,
+                "0".into(),
+                "a degree of at least 1",
+                "leave the option out or use 1",
+            );
+        }
+    }
+    tensor_divides(model, s.tensor)
+}
+
+/// Heads must divide among tensor ranks; the error names the nearest degrees that do.
+fn tensor_divides(model: &Architecture, tensor: u64) -> Result<(), EstimateError> {
+    use plimsoll_model::arch::Mixer;
+    let heads = model.layers().find_map(|l| match &l.mixer {
+        Mixer::Attention(a) => Some(a.heads),
+        Mixer::Parallel(a, _) => Some(a.heads),
+        Mixer::Latent(a) => Some(a.heads),
+        _ => None,
+    });
+    let Some(heads) = heads.filter(|h| tensor > 1 && h % tensor != 0) else { return Ok(()) };
+    let below = (1..tensor).rev().find(|t| heads % t == 0).unwrap_or(1);
+    let above = (tensor + 1..=heads).find(|t| heads % t == 0);
+    let nearest = above.map_or(below.to_string(), |a| format!("{below} or {a}"));
+    Err(EstimateError::Invalid {
+        field: "tp",
+        value: tensor.to_string(),
+        accepted: format!("a divisor of the {heads} attention heads"),
+        cure: format!("use --tp {nearest}"),
+    })
+}
+
+fn attention(training: &Training) -> AttentionStyle {
+    match training.attention {
+        AttentionKernel::Eager | AttentionKernel::SdpaMath => AttentionStyle::Eager,
+        AttentionKernel::SdpaEfficient => AttentionStyle::Efficient,
+        _ if training.stack == Stack::Megatron => AttentionStyle::Cudnn,
+        // The flash kernel needs 16-bit inputs; SDPA falls back to the memory-efficient one.
+        AttentionKernel::Sdpa if training.precision.compute == DType::F32 => {
+            AttentionStyle::Efficient
+        }
+        AttentionKernel::Sdpa | AttentionKernel::Flash | AttentionKernel::Flex => {
+            AttentionStyle::Flash
+        }
+    }
+}
+
+fn style(model: &Architecture, training: &Training) -> Style {
+    let rms = model
+        .main_stack()
+        .is_some_and(|s| s.layers.first().is_some_and(|l| l.norm.kind == NormKind::Rms));
+    let softmax = match training.stack {
+        Stack::Plain => SoftmaxStyle::Composed,
+        _ if rms => SoftmaxStyle::Upcast,
+        _ => SoftmaxStyle::Native,
+    };
+    let plain = Style { softmax, ..Style::default() };
+    let fused = Style {
+        norm: NormStyle::Fused,
+        rotary: RotaryStyle::Fused,
+        fused_swiglu: true,
+        softmax,
+        ..Style::default()
+    };
+    // Transformers copies K and V to all query heads before SDPA; flash-attn takes them as they are.
+    let repeats = training.attention != AttentionKernel::Flash;
+    let style = match training.stack {
+        Stack::Transformers => Style { repeat_kv: repeats, ..plain },
+        Stack::TransformersFused => Style { repeat_kv: repeats, ..fused },
+        Stack::Torchtitan | Stack::Torchtune => {
+            Style { rotary: RotaryStyle::Complex, repeat_kv: true, ..plain }
+        }
+        Stack::LitGpt => Style { repeat_kv: true, ..plain },
+        Stack::Megatron => Style { fused_bias: true, regather: true, ..fused },
+        Stack::Foundry => Style { fused_bias: true, ..plain },
+        Stack::Plain | Stack::Torch => plain,
+    };
+    // Inductor fuses norms, rotary and the gated product, and recomputes them from their inputs.
+    if training.compile { Style { repeat_kv: style.repeat_kv, ..fused } } else { style }
+}
+
+fn loss(model: &Architecture, training: &Training) -> LossStyle {
+    let text = !matches!(
+        model.kind,
+        ModelKind::ImageClassifier | ModelKind::Contrastive | ModelKind::Encoder
+    );
+    let tokens = training.batch.saturating_mul(training.sequence);
+    match training.loss {
+        _ if !text => LossStyle::CrossEntropy { upcast: false, shifted_copy: false },
+        Loss::Classification => LossStyle::CrossEntropy { upcast: false, shifted_copy: false },
+        Loss::Fused => LossStyle::Fused,
+        Loss::FusedLinear => LossStyle::FusedLinear { chunk: 0 },
+        Loss::Chunked { tokens } => {
+            LossStyle::Chunked { tokens, upcast: training.stack != Stack::LitGpt }
+        }
+        Loss::CrossEntropy => match training.stack {
+            Stack::Megatron => LossStyle::InPlaceUpcast,
+            Stack::LitGpt => LossStyle::Chunked { tokens: 128, upcast: false },
+            // torchtune's default loss splits the tokens into 8 pieces.
+            Stack::Torchtune => LossStyle::Chunked { tokens: tokens.div_ceil(8), upcast: true },
+            Stack::Plain | Stack::Torch | Stack::Foundry => {
+                LossStyle::CrossEntropy { upcast: false, shifted_copy: false }
+            }
+            _ => LossStyle::CrossEntropy { upcast: true, shifted_copy: false },
+        },
+    }
+}
+
+fn adapters(lora: &Lora, stack: Stack) -> Adapters {
+    Adapters {
+        rank: lora.rank,
+        parts: lora_parts(&lora.targets),
+        dtype: lora.dtype,
+        dropout: lora.dropout,
+        casts_input: matches!(stack, Stack::Transformers | Stack::TransformersFused),
+        dora: lora.dora,
+    }
+}
+
+/// The parts that targets name; a fused matrix counts as what it contains.
+fn lora_parts(targets: &LoraTargets) -> Vec<Part> {
+    use Part::*;
+    let attention = [Query, Key, Value, Qkv, QueryDown, QueryUp, KvDown, KvUp];
+    match targets {
+        LoraTargets::QueryValue => vec![Query, Value, Qkv],
+        LoraTargets::QueryKeyValue => vec![Query, Key, Value, Qkv],
+        LoraTargets::Attention => attention.into_iter().chain([Output]).collect(),
+        LoraTargets::AllLinear => attention
+            .into_iter()
+            .chain([
+                Output,
+                Gate,
+                Up,
+                GateUp,
+                Down,
+                SharedGate,
+                SharedUp,
+                SharedDown,
+                CrossQuery,
+                CrossKey,
+                CrossValue,
+                CrossOutput,
+                SsmIn,
+                SsmIn2,
+                SsmOut,
+                SsmX,
+                ExpertGate,
+                ExpertUp,
+                ExpertGateUp,
+                ExpertDown,
+            ])
+            .collect(),
+        LoraTargets::Names(names) => names.iter().flat_map(|n| parts_of_name(n)).collect(),
+    }
+}
+
+/// Parts by the usual last component of a module's name.
+fn parts_of_name(name: &str) -> Vec<Part> {
+    use Part::*;
+    let last = name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase();
+    match last.as_str() {
+        "q_proj" | "query" | "q" | "wq" | "q_lin" => vec![Query],
+        "k_proj" | "key" | "k" | "wk" | "k_lin" => vec![Key],
+        "v_proj" | "value" | "v" | "wv" | "v_lin" => vec![Value],
+        "c_attn" | "query_key_value" | "qkv_proj" | "wqkv" | "w_pack" | "qkv" | "attn" => {
+            vec![Qkv, Query, Key, Value]
+        }
+        // `c_proj` is the output of attention and, in GPT-2 and Qwen, of the feed-forward part too.
+        "c_proj" => vec![Output, Down],
+        "o_proj" | "dense" | "out_proj" | "output_proj" | "o" | "wo" | "out_lin" | "projection"
+        | "proj" => {
+            vec![Output]
+        }
+        "gate_proj" | "gate" | "fc_1" | "w2" => vec![Gate],
+        "up_proj" | "up" | "fc_2" | "w1" | "c_fc" | "fc1" | "dense_h_to_4h" | "fc" | "wi"
+        | "wi_1" => {
+            vec![Up]
+        }
+        "gate_up_proj" => vec![GateUp],
+        "down_proj" | "down" | "w3" | "dense_4h_to_h" | "fc2" => vec![Down],
+        "mlp" => vec![Gate, Up, GateUp, Down],
+        "in_proj" => vec![SsmIn],
+        "x_proj" => vec![SsmX],
+        _ => Vec::new(),
+    }
+}

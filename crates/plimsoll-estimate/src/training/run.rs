@@ -1,0 +1,815 @@
+//! Runs the training step of one rank: load, forward, loss, backward, optimizer step, in the order that PyTorch does
+//! it, and writes the timeline. Tapes say what a stage allocates; this file says when stages run and what happens to
+//! parameters, gradients and shards around them.
+
+use plimsoll_model::Graph;
+use plimsoll_model::graph::{BoundaryId, StageKind};
+use plimsoll_timeline::{Category, OriginId, PhaseKind, TensorId, Timeline, TimelineBuilder};
+use plimsoll_units::{Bindings, Bytes};
+
+use super::params::{
+    RankParam, Shards, gradient_dtype, kept_elements, rank_params, shard_ranks, state_bytes,
+    step_scratch,
+};
+use super::tape::{Leaving, Step, Tape, Tapes};
+use crate::request::{
+    Checkpointing, OptimizerForm, Stack, StepScope, Strategy, Training, ZeroGrad, ZeroStage,
+};
+
+/// Everything that a run needs to know.
+pub(super) struct Run<'a> {
+    pub graph: &'a Graph,
+    /// Tapes by block: without checkpointing, and for stages that run without a graph first.
+    pub tapes: &'a [Tapes],
+    pub bindings: Bindings,
+    pub training: &'a Training,
+    pub strategy: &'a Strategy,
+    /// Stages of this rank, in chunks of the pipeline schedule.
+    pub chunks: Vec<Vec<usize>>,
+    /// Micro-batches of each chunk that are in flight when the first backward begins.
+    pub in_flight: u64,
+    /// Micro-batches in a step.
+    pub micro_batches: u64,
+    /// Library workspaces that the framework's allocator holds.
+    pub workspace: Bytes,
+}
+
+/// A timeline and what is on the host.
+pub(super) struct Ran {
+    pub timeline: Timeline,
+    pub host: Bytes,
+}
+
+#[derive(Clone, Copy)]
+struct Boundary {
+    tensor: Option<TensorId>,
+    refs: u32,
+    bytes: Bytes,
+}
+
+/// One micro-batch in flight.
+struct Micro {
+    /// State of each boundary value, through aliases.
+    states: Vec<Boundary>,
+    alias: Vec<Option<usize>>,
+    gradients: Vec<Option<TensorId>>,
+    /// Live storages of each stage.
+    slots: Vec<Vec<Option<TensorId>>>,
+    inputs: Vec<TensorId>,
+}
+
+struct Simulation<'a> {
+    run: &'a Run<'a>,
+    t: TimelineBuilder,
+    rows: Vec<RankParam<'a>>,
+    /// Row of each stage's parameter.
+    row_of: Vec<Vec<Option<usize>>>,
+    gradients: Vec<Option<TensorId>>,
+    states: Vec<TensorId>,
+    origins: Vec<Vec<OriginId>>,
+    /// Gathered parameters of each stage.
+    gathered: Vec<Vec<TensorId>>,
+    /// Full gradients of the running stage, before they are reduced.
+    unreduced: Vec<(usize, TensorId)>,
+    /// Reduction buffer of the stage before, still in flight.
+    reducing: Vec<TensorId>,
+    autocast_cache: Vec<TensorId>,
+    misc: Misc,
+    shards: Shards,
+    host: Bytes,
+}
+
+struct Misc {
+    weights: OriginId,
+    gradients: OriginId,
+    states: OriginId,
+    scratch: OriginId,
+    buckets: OriginId,
+    gather: OriginId,
+    reduce: OriginId,
+    inputs: OriginId,
+    library: OriginId,
+    boundary: OriginId,
+    casts: OriginId,
+}
+
+/// Simulates a rank.
+pub(super) fn simulate(run: &Run<'_>) -> Ran {
+    let mut s = Simulation::new(run);
+    s.load();
+    s.step(0);
+    Ran { timeline: s.t.finish(), host: s.host }
+}
+
+impl<'a> Simulation<'a> {
+    fn new(run: &'a Run<'a>) -> Self {
+        let stages: Vec<usize> = run.chunks.iter().flatten().copied().collect();
+        let rows = rank_params(run.graph, &stages);
+        let mut row_of: Vec<Vec<Option<usize>>> =
+            run.graph.stages.iter().map(|s| vec![None; run.graph.block(s).params.len()]).collect();
+        for (row, p) in rows.iter().enumerate() {
+            row_of[p.stage][p.index] = Some(row);
+        }
+        for &stage in &stages {
+            let s = &run.graph.stages[stage];
+            for (index, p) in run.graph.block(s).params.iter().enumerate() {
+                if row_of[stage][index].is_some() {
+                    continue;
+                }
+                row_of[stage][index] = match s.shares {
+                    Some(owner) => row_of[owner as usize].get(index).copied().flatten(),
+                    None => {
+                        rows.iter().position(|r| r.block.part == p.part && r.block.bias == p.bias)
+                    }
+                };
+            }
+        }
+        let mut t = TimelineBuilder::new();
+        let misc = Misc {
+            weights: t.origin("", "parameters"),
+            gradients: t.origin("", "gradients"),
+            states: t.origin("optimizer", "states"),
+            scratch: t.origin("optimizer", "temporaries"),
+            buckets: t.origin("", "gradient buckets"),
+            gather: t.origin("", "gathered parameters"),
+            reduce: t.origin("", "gradient reduction"),
+            inputs: t.origin("", "input batch"),
+            library: t.origin("", "cuBLAS workspace"),
+            boundary: t.origin("", "stage input"),
+            casts: t.origin("", "autocast cache"),
+        };
+        let origins = run
+            .graph
+            .stages
+            .iter()
+            .enumerate()
+            .map(|(i, stage)| {
+                if !stages.contains(&i) {
+                    return Vec::new();
+                }
+                let labels = &run.tapes[stage.block.0 as usize].labels;
+                labels.iter().map(|l| t.origin(&stage.name, l)).collect()
+            })
+            .collect();
+        Simulation {
+            run,
+            gradients: vec![None; rows.len()],
+            states: Vec::new(),
+            row_of,
+            origins,
+            gathered: vec![Vec::new(); run.graph.stages.len()],
+            unreduced: Vec::new(),
+            reducing: Vec::new(),
+            autocast_cache: Vec::new(),
+            misc,
+            shards: Shards::of(run.strategy.sharding.zero),
+            host: Bytes::ZERO,
+            rows,
+            t,
+        }
+    }
+
+    fn fsdp(&self) -> bool {
+        self.shards.parameters && shard_ranks(&self.run.strategy.sharding, false) > 1
+    }
+
+    fn load(&mut self) {
+        let run = self.run;
+        let offload = run.strategy.offload;
+        self.t.phase(PhaseKind::Load, 0);
+        for row in 0..self.rows.len() {
+            let p = self.rows[row];
+            let kept = kept_elements(p.block, &run.strategy.sharding, self.shards.parameters);
+            let bytes = p.block.dtype.bytes(kept);
+            if offload.parameters {
+                self.host += bytes;
+                continue;
+            }
+            let copies = if self.shards.parameters { 1 } else { p.block.count.max(1) };
+            for _ in 0..copies {
+                self.t.alloc(bytes / copies, Category::Parameters, self.misc.weights);
+            }
+            if run.training.ema && p.block.trainable {
+                let bytes = plimsoll_units::DType::F32.bytes(kept);
+                self.t.alloc(bytes, Category::Parameters, self.misc.weights);
+            }
+        }
+        if !run.workspace.is_zero() {
+            self.t.alloc(run.workspace, Category::Workspace, self.misc.library);
+        }
+        self.load_buckets();
+        if !matches!(run.training.scope, StepScope::FirstStep | StepScope::Forward) {
+            self.make_states();
+        }
+        if run.training.zero_grad == ZeroGrad::Keep && run.training.scope != StepScope::Forward {
+            for row in 0..self.rows.len() {
+                self.ensure_gradient(row);
+            }
+        }
+        if self.megatron_buffer() {
+            for row in 0..self.rows.len() {
+                self.ensure_gradient(row);
+            }
+        }
+    }
+
+    /// Megatron keeps one contiguous gradient buffer for the life of the job.
+    fn megatron_buffer(&self) -> bool {
+        self.run.training.stack == Stack::Megatron && self.run.training.scope != StepScope::Forward
+    }
+
+    /// DDP reduces in buckets that hold one more copy of all gradients, unless gradients are views of them; DeepSpeed
+    /// reduces through two buckets of 5e8 elements.
+    fn load_buckets(&mut self) {
+        let run = self.run;
+        let sharding = &run.strategy.sharding;
+        if sharding.data <= 1 || self.megatron_buffer() || run.training.scope == StepScope::Forward
+        {
+            return;
+        }
+        let precision = &run.training.precision;
+        let total: Bytes = self
+            .rows
+            .iter()
+            .filter(|p| p.block.trainable)
+            .map(|p| gradient_dtype(p.block, precision).bytes(p.block.elements))
+            .sum();
+        let bytes = match sharding.zero {
+            ZeroStage::Ddp if !sharding.bucket_view => total,
+            ZeroStage::One | ZeroStage::Two => {
+                let elements: u64 =
+                    self.rows.iter().filter(|p| p.block.trainable).map(|p| p.block.elements).sum();
+                precision.gradients.bytes(elements.min(500_000_000)) * 2
+            }
+            _ => Bytes::ZERO,
+        };
+        self.t.alloc(bytes, Category::Communication, self.misc.buckets);
+    }
+
+    fn make_states(&mut self) {
+        let run = self.run;
+        for row in 0..self.rows.len() {
+            let p = self.rows[row].block;
+            if !p.trainable {
+                continue;
+            }
+            let kept = kept_elements(p, &run.strategy.sharding, self.shards.states);
+            let bytes = state_bytes(run.training, p, kept);
+            if run.strategy.offload.optimizer {
+                self.host += bytes;
+                continue;
+            }
+            // Two moments are two tensors; unfused experts have their own.
+            let pieces = if self.shards.states { 2 } else { 2 * p.count.max(1) };
+            for _ in 0..pieces {
+                let id = self.t.alloc(bytes / pieces, Category::OptimizerStates, self.misc.states);
+                self.states.push(id);
+            }
+        }
+    }
+
+    fn gradient_bytes(&self, row: usize) -> Bytes {
+        let p = self.rows[row].block;
+        let sharded = self.shards.gradients;
+        let kept = kept_elements(p, &self.run.strategy.sharding, sharded);
+        gradient_dtype(p, &self.run.training.precision).bytes(kept)
+    }
+
+    fn ensure_gradient(&mut self, row: usize) {
+        if self.gradients[row].is_some() || !self.rows[row].block.trainable {
+            return;
+        }
+        let bytes = self.gradient_bytes(row);
+        if self.run.strategy.offload.gradients {
+            self.host += bytes;
+            return;
+        }
+        let id = self.t.alloc(bytes, Category::Gradients, self.misc.gradients);
+        self.gradients[row] = Some(id);
+    }
+
+    fn step(&mut self, step: u32) {
+        let run = self.run;
+        let accumulate = run.micro_batches.max(1);
+        if run.chunks.len() == 1 && run.in_flight <= 1 {
+            // A third micro-batch repeats the second.
+            for _ in 0..accumulate.min(2) {
+                self.micro_batch(step);
+            }
+        } else {
+            self.pipeline(step);
+        }
+        if run.training.scope == StepScope::Forward {
+            return;
+        }
+        self.free_reducing();
+        if matches!(run.training.scope, StepScope::SteadyStep | StepScope::FirstStep) {
+            self.optimizer_step(step);
+        }
+        if run.training.zero_grad != ZeroGrad::Keep && !self.megatron_buffer() {
+            for gradient in &mut self.gradients {
+                if let Some(id) = gradient.take() {
+                    self.t.free(id);
+                }
+            }
+        }
+    }
+
+    fn micro_batch(&mut self, step: u32) {
+        let mut micro = self.begin_micro();
+        self.t.phase(PhaseKind::Forward, step);
+        let stages = self.run.chunks[0].clone();
+        self.forward(&mut micro, &stages, step);
+        self.end_autocast();
+        if self.run.training.scope == StepScope::Forward {
+            return;
+        }
+        self.t.phase(PhaseKind::Backward, step);
+        self.backward(&mut micro, &stages);
+        self.end_micro(micro);
+    }
+
+    /// All forwards that the schedule puts before the first backward, then backward and forward in turn once, then the
+    /// remaining backwards: later turns repeat the first.
+    fn pipeline(&mut self, step: u32) {
+        let mut waiting: Vec<(usize, Micro)> = Vec::new();
+        self.t.phase(PhaseKind::Forward, step);
+        let total = self.run.in_flight.max(1);
+        let chunks = self.run.chunks.len();
+        // In-flight units are dealt to chunks from the first, as interleaved warm-up does.
+        for unit in 0..total {
+            let chunk = unit as usize % chunks;
+            let mut micro = self.begin_micro();
+            let stages = self.run.chunks[chunk].clone();
+            self.forward(&mut micro, &stages, step);
+            waiting.push((chunk, micro));
+        }
+        self.end_autocast();
+        if self.run.training.scope == StepScope::Forward {
+            return;
+        }
+        self.t.phase(PhaseKind::Backward, step);
+        let extra = u64::from(self.run.micro_batches.saturating_mul(chunks as u64) > total);
+        let mut extra = extra;
+        while let Some((chunk, mut micro)) = pop_backward(&mut waiting) {
+            let stages = self.run.chunks[chunk].clone();
+            self.backward(&mut micro, &stages);
+            self.end_micro(micro);
+            if extra > 0 {
+                extra -= 1;
+                let mut micro = self.begin_micro();
+                self.forward(&mut micro, &stages, step);
+                waiting.insert(0, (chunk, micro));
+            }
+        }
+    }
+
+    fn begin_micro(&mut self) -> Micro {
+        let run = self.run;
+        let boundaries = run.graph.boundaries as usize;
+        let mut micro = Micro {
+            states: Vec::new(),
+            alias: vec![None; boundaries],
+            gradients: vec![None; boundaries],
+            slots: vec![Vec::new(); run.graph.stages.len()],
+            inputs: Vec::new(),
+        };
+        let tokens = run
+            .bindings
+            .get(plimsoll_units::Symbol::Batch)
+            .saturating_mul(run.bindings.get(plimsoll_units::Symbol::Sequence));
+        // Token ids, labels and a mask, 64-bit each.
+        for _ in 0..3 {
+            let id = self.t.alloc(Bytes::new(8) * tokens, Category::Inputs, self.misc.inputs);
+            micro.inputs.push(id);
+        }
+        micro
+    }
+
+    fn end_micro(&mut self, micro: Micro) {
+        let slots = micro.slots.into_iter().flatten().flatten();
+        let states = micro.states.into_iter().filter_map(|s| s.tensor);
+        let gradients = micro.gradients.into_iter().flatten();
+        for id in slots.chain(states).chain(gradients).chain(micro.inputs) {
+            self.t.free(id);
+        }
+    }
+
+    fn end_autocast(&mut self) {
+        for id in std::mem::take(&mut self.autocast_cache) {
+            self.t.free(id);
+        }
+    }
+
+    /// Consumers of a boundary among the stages of this chunk.
+    fn consumers(&self, boundary: BoundaryId, stages: &[usize]) -> u32 {
+        stages
+            .iter()
+            .flat_map(|s| &self.run.graph.stages[*s].inputs)
+            .filter(|b| **b == boundary)
+            .count() as u32
+    }
+
+    /// How many layers share one checkpoint at this stage; 0 for none.
+    fn group(&self, stage: usize) -> u64 {
+        let s = &self.run.graph.stages[stage];
+        let (StageKind::Layer, Some(layer)) = (s.kind, s.layer) else { return 0 };
+        match self.run.strategy.checkpointing {
+            Checkpointing::None | Checkpointing::AttentionCore => 0,
+            Checkpointing::Full | Checkpointing::Selective => 1,
+            Checkpointing::EveryK { k } => u64::from(u64::from(layer) % k.max(1) == 0),
+            Checkpointing::Groups { k } => k.max(1),
+        }
+    }
+
+    /// Splits the stages of a chunk into units: single stages without checkpointing, and checkpointed groups.
+    fn units(&self, stages: &[usize]) -> Vec<(Vec<usize>, bool)> {
+        let mut units: Vec<(Vec<usize>, bool)> = Vec::new();
+        for &stage in stages {
+            match self.group(stage) {
+                0 => units.push((vec![stage], false)),
+                k => match units.last_mut() {
+                    Some((group, true)) if (group.len() as u64) < k => group.push(stage),
+                    _ => units.push((vec![stage], true)),
+                },
+            }
+        }
+        units
+    }
+
+    fn forward(&mut self, micro: &mut Micro, stages: &[usize], step: u32) {
+        let units = self.units(stages);
+        self.receive(micro, stages);
+        for (index, (unit, checkpointed)) in units.iter().enumerate() {
+            let next = units.get(index + 1).map(|(u, _)| u.as_slice()).unwrap_or_default();
+            if unit.iter().any(|s| self.run.graph.stages[*s].kind == StageKind::Head) {
+                self.t.phase(PhaseKind::Loss, step);
+            }
+            if *checkpointed {
+                self.retain_checkpoint(micro, unit);
+            }
+            for &stage in unit {
+                self.gather(stage);
+                self.prefetch(next);
+                self.forward_stage(micro, stage, stages, *checkpointed);
+                self.reshard_after_forward(stage);
+            }
+        }
+    }
+
+    /// The input of a later pipeline stage arrives from its neighbour.
+    fn receive(&mut self, micro: &mut Micro, stages: &[usize]) {
+        let Some(&first) = stages.first() else { return };
+        for boundary in self.run.graph.stages[first].inputs.clone() {
+            if micro.alias[boundary.0 as usize].is_none() {
+                let block = self.run.graph.block(&self.run.graph.stages[first]);
+                let value = &block.values[0];
+                let bytes = value.shape.bytes(value.dtype, &self.run.bindings);
+                let refs = self.consumers(boundary, stages);
+                let tensor = self.t.alloc(bytes, Category::Activations, self.misc.boundary);
+                micro.alias[boundary.0 as usize] = Some(micro.states.len());
+                micro.states.push(Boundary { tensor: Some(tensor), refs, bytes });
+            }
+        }
+    }
+
+    /// A checkpoint keeps the inputs of its unit, on the device or (offloaded) on the host.
+    fn retain_checkpoint(&mut self, micro: &mut Micro, unit: &[usize]) {
+        let Some(&first) = unit.first() else { return };
+        for boundary in &self.run.graph.stages[first].inputs {
+            if let Some(state) = micro.alias[boundary.0 as usize] {
+                micro.states[state].refs += 1;
+                if self.run.strategy.offload.activations {
+                    self.host += micro.states[state].bytes;
+                }
+            }
+        }
+    }
+
+    fn forward_stage(&mut self, micro: &mut Micro, stage: usize, stages: &[usize], light: bool) {
+        let s = &self.run.graph.stages[stage];
+        let tapes = &self.run.tapes[s.block.0 as usize];
+        if micro.slots[stage].is_empty() {
+            micro.slots[stage] = vec![None; tapes.slots];
+        }
+        let tape = if light { &tapes.light } else { &tapes.forward };
+        // Outputs exist as boundaries before the tape refers to them.
+        for (output, leaving) in s.outputs.iter().zip(&tape.leaving) {
+            let refs = self.consumers(*output, stages);
+            match leaving {
+                Leaving::Input(i) => {
+                    let input = s.inputs[*i as usize];
+                    let state = micro.alias[input.0 as usize];
+                    micro.alias[output.0 as usize] = state;
+                    if let Some(state) = state {
+                        micro.states[state].refs += refs;
+                    }
+                }
+                _ => {
+                    micro.alias[output.0 as usize] = Some(micro.states.len());
+                    micro.states.push(Boundary { tensor: None, refs, bytes: Bytes::ZERO });
+                }
+            }
+        }
+        self.play(micro, stage, tape);
+        for (output, leaving) in s.outputs.iter().zip(&tape.leaving) {
+            if let (Leaving::Slot(slot), Some(state)) = (leaving, micro.alias[output.0 as usize]) {
+                let tensor = micro.slots[stage][*slot as usize].take();
+                micro.states[state].tensor = tensor;
+                if micro.states[state].refs == 0
+                    && self.run.graph.stages[stage].kind != StageKind::Head
+                    && let Some(id) = micro.states[state].tensor.take()
+                {
+                    self.t.free(id);
+                }
+            }
+        }
+    }
+
+    fn play(&mut self, micro: &mut Micro, stage: usize, tape: &Tape) {
+        let s = &self.run.graph.stages[stage];
+        for &step in &tape.steps {
+            match step {
+                Step::Alloc { slot, bytes, category, label } => {
+                    let origin = self.origins[stage][label as usize];
+                    micro.slots[stage][slot as usize] = Some(self.t.alloc(bytes, category, origin));
+                }
+                Step::Free { slot } => {
+                    if let Some(id) = micro.slots[stage][slot as usize].take() {
+                        self.t.free(id);
+                    }
+                }
+                Step::RetainInput(i) => self.refer(micro, s.inputs.get(i as usize), true),
+                Step::ReleaseInput(i) => self.refer(micro, s.inputs.get(i as usize), false),
+                Step::RetainOutput(i) => self.refer(micro, s.outputs.get(i as usize), true),
+                Step::ReleaseOutput(i) => self.refer(micro, s.outputs.get(i as usize), false),
+                Step::CacheCast { bytes, .. } => {
+                    let id = self.t.alloc(bytes, Category::Workspace, self.misc.casts);
+                    self.autocast_cache.push(id);
+                }
+                Step::Gradient { param, computed } => {
+                    self.gradient(stage, param as usize, computed)
+                }
+            }
+        }
+    }
+
+    fn refer(&mut self, micro: &mut Micro, boundary: Option<&BoundaryId>, more: bool) {
+        let Some(state) = boundary.and_then(|b| micro.alias[b.0 as usize]) else { return };
+        let state = &mut micro.states[state];
+        if more {
+            state.refs += 1;
+            return;
+        }
+        state.refs = state.refs.saturating_sub(1);
+        if state.refs == 0
+            && let Some(id) = state.tensor.take()
+        {
+            self.t.free(id);
+        }
+    }
+
+    fn backward(&mut self, micro: &mut Micro, stages: &[usize]) {
+        let units = self.units(stages);
+        // The gradient of what leaves the chunk: of the loss (a scalar), or from the next pipeline stage.
+        if let Some(last) = stages.last().map(|s| &self.run.graph.stages[*s])
+            && let Some(output) = last.outputs.first()
+        {
+            let block = self.run.graph.block(last);
+            let bytes = block.outputs.first().map_or(Bytes::ZERO, |v| {
+                let v = &block.values[v.0 as usize];
+                v.shape.bytes(v.dtype, &self.run.bindings)
+            });
+            let id = self.t.alloc(bytes, Category::Activations, self.misc.boundary);
+            micro.gradients[output.0 as usize] = Some(id);
+        }
+        for (index, (unit, checkpointed)) in units.iter().enumerate().rev() {
+            let before = index
+                .checked_sub(1)
+                .and_then(|i| units.get(i))
+                .map(|(u, _)| u.clone())
+                .unwrap_or_default();
+            for &stage in unit {
+                self.gather(stage);
+            }
+            self.prefetch(&before);
+            if *checkpointed {
+                self.recompute(micro, unit);
+            }
+            for &stage in unit.iter().rev() {
+                self.backward_stage(micro, stage);
+                self.reduce_gradients();
+                self.reshard(stage);
+            }
+        }
+    }
+
+    fn recompute(&mut self, micro: &mut Micro, unit: &[usize]) {
+        for (position, &stage) in unit.iter().enumerate() {
+            // The checkpoint's own references are those that the first stage gives back.
+            if position > 0 {
+                let inputs = &self.run.graph.stages[stage].inputs;
+                for boundary in inputs.iter().skip(1) {
+                    self.refer(micro, Some(boundary), true);
+                }
+            }
+            self.forward_stage(micro, stage, unit, false);
+        }
+        // Backward re-enters autocast around the recomputed region only.
+        self.end_autocast();
+    }
+
+    fn backward_stage(&mut self, micro: &mut Micro, stage: usize) {
+        let s = &self.run.graph.stages[stage];
+        let tapes = &self.run.tapes[s.block.0 as usize];
+        let arrived = s.outputs.first().and_then(|b| micro.gradients[b.0 as usize].take());
+        micro.slots[stage][tapes.gradient_slot as usize] = arrived;
+        self.play(micro, stage, &tapes.backward);
+        for (input, leaving) in s.inputs.iter().zip(&tapes.backward.leaving) {
+            let Leaving::Slot(slot) = leaving else { continue };
+            let Some(id) = micro.slots[stage][*slot as usize].take() else { continue };
+            match micro.gradients[input.0 as usize] {
+                Some(_) => self.t.free(id),
+                None => micro.gradients[input.0 as usize] = Some(id),
+            }
+        }
+        // Whatever the stage still holds (unused branches) goes with its graph.
+        for slot in std::mem::take(&mut micro.slots[stage]).into_iter().flatten() {
+            self.t.free(slot);
+        }
+    }
+
+    fn gradient(&mut self, stage: usize, param: usize, computed: Bytes) {
+        let Some(row) = self.row_of[stage][param] else { return };
+        if self.fsdp() {
+            let id = self.t.alloc(computed, Category::Gradients, self.misc.gradients);
+            self.unreduced.push((row, id));
+            return;
+        }
+        let in_backward = self.run.training.optimizer_form == OptimizerForm::InBackward;
+        let final_bytes = self.gradient_bytes(row);
+        match self.gradients[row] {
+            // The first gradient of the right size is taken as it is.
+            None if computed == final_bytes && !self.run.strategy.offload.gradients => {
+                self.ensure_gradient(row);
+            }
+            None => {
+                let id = self.t.alloc(computed, Category::Gradients, self.misc.gradients);
+                // A cast (autocast), a shard (ZeRO-2) or a copy on the host takes over from what was computed.
+                self.ensure_gradient(row);
+                self.t.free(id);
+            }
+            Some(_) => {
+                let id = self.t.alloc(computed, Category::Gradients, self.misc.gradients);
+                self.t.free(id);
+            }
+        }
+        if in_backward && let Some(id) = self.gradients[row].take() {
+            let p = self.rows[row].block;
+            let scratch = step_scratch(self.run.training, &[(p, p.elements)]);
+            let temporary = self.t.alloc(scratch.one, Category::OptimizerStates, self.misc.scratch);
+            self.t.free(temporary);
+            self.t.free(id);
+        }
+    }
+
+    /// Bytes of a row's full parameter in the compute type, as gathered.
+    fn gathered_bytes(&self, row: usize) -> Bytes {
+        let p = self.rows[row].block;
+        let precision = &self.run.training.precision;
+        let dtype = if p.dtype.is_plain() && !p.adapter && !precision.autocast {
+            precision.compute
+        } else {
+            p.dtype
+        };
+        // Experts are gathered only within their own data-parallel group.
+        dtype.bytes(p.elements)
+    }
+
+    fn gather(&mut self, stage: usize) {
+        let offloaded = self.run.strategy.offload.parameters;
+        if !(self.fsdp() || offloaded) || !self.gathered[stage].is_empty() {
+            return;
+        }
+        // FSDP1 and ZeRO-3 gather one flat buffer; FSDP2 gathers into a buffer and copies out, the buffer living until
+        // the next gather.
+        let mut total = Bytes::ZERO;
+        for row in 0..self.rows.len() {
+            if self.rows[row].stage == stage {
+                total += self.gathered_bytes(row);
+            }
+        }
+        if total.is_zero() {
+            return;
+        }
+        let id = self.t.alloc(total, Category::Communication, self.misc.gather);
+        self.gathered[stage].push(id);
+    }
+
+    fn prefetch(&mut self, next: &[usize]) {
+        if self.run.strategy.sharding.prefetch == 0 || !self.fsdp() {
+            return;
+        }
+        if let Some(&stage) = next.first() {
+            self.gather(stage);
+        }
+    }
+
+    fn reshard_after_forward(&mut self, stage: usize) {
+        // The root (embeddings and head) stays whole through the step.
+        let root = self.run.graph.stages[stage].kind != StageKind::Layer;
+        if self.run.strategy.sharding.keep_unsharded
+            || (root && !self.run.strategy.offload.parameters)
+        {
+            return;
+        }
+        self.reshard(stage);
+    }
+
+    fn reshard(&mut self, stage: usize) {
+        for id in std::mem::take(&mut self.gathered[stage]) {
+            self.t.free(id);
+        }
+    }
+
+    /// FSDP: the full gradients of the stage are copied into a reduction buffer, reduced and kept as shards. The buffer
+    /// lives until the next stage's reduction.
+    fn reduce_gradients(&mut self) {
+        if self.unreduced.is_empty() {
+            return;
+        }
+        self.free_reducing();
+        let reduce = self.run.strategy.sharding.reduce_bytes;
+        let mut buffer = Bytes::ZERO;
+        for (row, _) in &self.unreduced {
+            let p = self.rows[*row].block;
+            let width = reduce.unwrap_or(self.run.training.precision.compute.block_bytes());
+            buffer += Bytes::new(p.elements) * width;
+        }
+        let id = self.t.alloc(buffer, Category::Communication, self.misc.reduce);
+        self.reducing.push(id);
+        for (row, full) in std::mem::take(&mut self.unreduced) {
+            self.t.free(full);
+            if self.gradients[row].is_none() {
+                self.ensure_gradient(row);
+            } else {
+                let temporary = self.t.alloc(
+                    self.gradient_bytes(row),
+                    Category::Gradients,
+                    self.misc.gradients,
+                );
+                self.t.free(temporary);
+            }
+        }
+    }
+
+    fn free_reducing(&mut self) {
+        for id in std::mem::take(&mut self.reducing) {
+            self.t.free(id);
+        }
+    }
+
+    fn optimizer_step(&mut self, step: u32) {
+        let run = self.run;
+        self.t.phase(PhaseKind::OptimizerStep, step);
+        if run.training.scope == StepScope::FirstStep {
+            self.make_states();
+        }
+        if run.strategy.offload.optimizer
+            || run.training.optimizer_form == OptimizerForm::InBackward
+        {
+            return;
+        }
+        let sharding = &run.strategy.sharding;
+        let params: Vec<_> = self
+            .rows
+            .iter()
+            .filter(|p| p.block.trainable)
+            .map(|p| (p.block, kept_elements(p.block, sharding, self.shards.states)))
+            .collect();
+        let scratch = step_scratch(run.training, &params);
+        let mut temporaries = Vec::new();
+        if !scratch.all.is_zero() {
+            // One tensor per parameter; in few pieces, since only their sum matters here.
+            let states = |p: &plimsoll_model::graph::BlockParam| {
+                if p.adapter { p.dtype } else { run.training.precision.states }
+            };
+            for (p, n) in &params {
+                let bytes = states(p).bytes(*n);
+                temporaries.push(self.t.alloc(bytes, Category::OptimizerStates, self.misc.scratch));
+            }
+        }
+        temporaries.push(self.t.alloc(scratch.one, Category::OptimizerStates, self.misc.scratch));
+        for id in temporaries {
+            self.t.free(id);
+        }
+        // ZeRO-1 and 2 gather the updated weights in place.
+    }
+}
+
+/// The micro-batch whose backward runs next: the oldest of the last chunk that waits.
+fn pop_backward(waiting: &mut Vec<(usize, Micro)>) -> Option<(usize, Micro)> {
+    let chunk = waiting.iter().map(|(c, _)| *c).max()?;
+    let at = waiting.iter().position(|(c, _)| *c == chunk)?;
+    Some(waiting.remove(at))
+}
