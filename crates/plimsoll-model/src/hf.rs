@@ -3,12 +3,11 @@
 //! [`Diagnostic`].
 
 mod decoder;
-#[expect(dead_code, reason = "nested configurations are the next step")]
 mod defaults;
 mod encoder;
 mod families;
+mod gemma;
 mod hybrid;
-#[expect(dead_code, reason = "nested configurations are the next step")]
 mod keys;
 mod legacy;
 mod mixture;

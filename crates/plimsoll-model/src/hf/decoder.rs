@@ -16,6 +16,8 @@ pub(super) struct Decoder {
     pub naming: Naming,
     /// `model.` and the like.
     pub root: String,
+    /// Where the stack stands under the root; empty or ending in a dot.
+    pub within: &'static str,
     /// Name of the layer list under the root.
     pub list: &'static str,
     pub head_root: String,
@@ -79,6 +81,7 @@ impl Decoder {
             kind: ModelKind::CausalLm,
             naming: Naming::Llama,
             root: "model.".to_owned(),
+            within: "",
             list: "layers",
             head_root: String::new(),
             hidden,
@@ -182,8 +185,8 @@ impl Decoder {
         }
         let stack = Stack {
             role: StackRole::Decoder,
-            prefix: format!("{}{}", self.root, self.list),
-            root: self.root.clone(),
+            prefix: format!("{}{}{}", self.root, self.within, self.list),
+            root: format!("{}{}", self.root, self.within),
             naming: self.naming,
             hidden: self.hidden,
             layers,

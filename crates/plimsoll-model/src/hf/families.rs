@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::decoder::{Decoder, periodic, spans_from_types};
 use super::keys::{HEADS, HIDDEN, Keys, LAYERS};
-use super::{ImportError, encoder, hybrid, legacy, mixture, multimodal, seq2seq};
+use super::{ImportError, encoder, gemma, hybrid, legacy, mixture, multimodal, seq2seq};
 use crate::arch::{Activation, Architecture, Extra, Norm, NormPlacement, QkNorm, Span};
 use crate::inventory::{Naming, Part};
 
@@ -28,6 +28,9 @@ pub(super) fn decoder(keys: &Keys<'_>, family: &str) -> Result<Architecture, Imp
         return Ok(done);
     }
     if let Some(done) = legacy::build(keys, family)? {
+        return Ok(done.finish());
+    }
+    if let Some(done) = gemma::build(keys, family)? {
         return Ok(done.finish());
     }
     if let Some(done) = mixture::build(keys, family)? {
@@ -64,7 +67,7 @@ fn dense(keys: &Keys<'_>, family: &str) -> Result<Decoder, ImportError> {
             d.attention.qk_norm = QkNorm::PerHead;
             d.spans = qwen_spans(keys, d.layers)?;
         }
-        "gemma" | "gemma2" | "gemma3_text" | "gemma3" => gemma(keys, family, &mut d)?,
+        "gemma" | "gemma2" | "gemma3_text" | "gemma3" => gemma_dense(keys, family, &mut d)?,
         "phi3" | "phi4" => {
             d.attention.fused_qkv = true;
             d.mlp.fused_gate = true;
@@ -237,7 +240,7 @@ pub(super) fn qwen_spans(keys: &Keys<'_>, layers: u64) -> Result<Vec<Span>, Impo
         .collect())
 }
 
-fn gemma(keys: &Keys<'_>, family: &str, d: &mut Decoder) -> Result<(), ImportError> {
+fn gemma_dense(keys: &Keys<'_>, family: &str, d: &mut Decoder) -> Result<(), ImportError> {
     biases_from(keys, d, "attention_bias", false)?;
     d.attention.head_dim = keys.size_or(&["head_dim"], 256)?;
     d.attention.value_dim = d.attention.head_dim;
@@ -279,6 +282,7 @@ fn stablelm(keys: &Keys<'_>, d: &mut Decoder) -> Result<(), ImportError> {
         (d.norms, d.parallel) = (1, true);
     }
     if keys.flag("qk_layernorm", false)? {
+        d.naming = Naming::StableLm;
         d.attention.qk_norm = QkNorm::PerHeadWeights;
     }
     d.partial_rotary(keys, 0.25);
@@ -346,7 +350,8 @@ fn qwen1(keys: &Keys<'_>, d: &mut Decoder) -> Result<(), ImportError> {
 /// ChatGLM 2 and 3 and GLM-4 9B (remote code).
 fn chatglm(keys: &Keys<'_>, d: &mut Decoder) -> Result<(), ImportError> {
     d.naming = Naming::ChatGlm;
-    "transformer.encoder.".clone_into(&mut d.root);
+    "transformer.".clone_into(&mut d.root);
+    d.within = "encoder.";
     "transformer.".clone_into(&mut d.head_root);
     let head_dim = keys.size_or(&["kv_channels"], d.attention.head_dim)?;
     (d.attention.head_dim, d.attention.value_dim) = (head_dim, head_dim);

@@ -8,8 +8,8 @@ use super::families::biases_from;
 use super::keys::{HIDDEN, Keys, LAYERS, VOCAB};
 use super::mixture::{experts, qwen_sparse};
 use crate::arch::{
-    Activation, Architecture, Attention, Ffn, GatedDelta, Mamba1, Mamba2, Mixer, Mlp, Moe, Positions,
-    QkNorm, Span,
+    Activation, Architecture, Attention, Ffn, GatedDelta, Mamba1, Mamba2, Mixer, Mlp, Moe,
+    Positions, QkNorm, Span,
 };
 use crate::inventory::Naming;
 
@@ -215,7 +215,11 @@ fn granite(keys: &Keys<'_>) -> Result<Decoder, ImportError> {
             })
             .collect();
     }
-    let wide = Mlp { width: keys.size_or(&["shared_intermediate_size"], 1024)?, fused_gate: true, ..d.mlp };
+    let wide = Mlp {
+        width: keys.size_or(&["shared_intermediate_size"], 1024)?,
+        fused_gate: true,
+        ..d.mlp
+    };
     if keys.count_or(&["num_local_experts"], 8)? > 0 {
         let moe = experts(keys, &d, d.mlp.width)?;
         d.moe = Some(Moe { shared: Some(wide), ..moe });
@@ -240,24 +244,25 @@ fn falcon_h1(keys: &Keys<'_>) -> Result<Decoder, ImportError> {
 /// One mixer, feed-forward or mixture per layer, as `hybrid_override_pattern` (`M*-E`) or `layers_block_type` says.
 fn nemotron_h(keys: &Keys<'_>) -> Result<Decoder, ImportError> {
     let hidden = keys.size(HIDDEN)?;
-    let kinds: Vec<char> = match (keys.text("hybrid_override_pattern"), keys.get("layers_block_type")) {
-        (Some(pattern), _) => pattern.chars().take(10_000).collect(),
-        (None, Some(Value::Array(items))) => items
-            .iter()
-            .take(10_000)
-            .map(|kind| match kind.as_str() {
-                Some("mamba" | "linear_attention") => 'M',
-                Some("attention" | "full_attention") => '*',
-                Some("moe") => 'E',
-                _ => '-',
-            })
-            .collect(),
-        _ => {
-            let pattern = Value::Null;
-            let accepted = "a string of `M`, `*`, `-` and `E`, one letter per layer";
-            return Err(keys.bad("hybrid_override_pattern", &pattern, accepted));
-        }
-    };
+    let kinds: Vec<char> =
+        match (keys.text("hybrid_override_pattern"), keys.get("layers_block_type")) {
+            (Some(pattern), _) => pattern.chars().take(10_000).collect(),
+            (None, Some(Value::Array(items))) => items
+                .iter()
+                .take(10_000)
+                .map(|kind| match kind.as_str() {
+                    Some("mamba" | "linear_attention") => 'M',
+                    Some("attention" | "full_attention") => '*',
+                    Some("moe") => 'E',
+                    _ => '-',
+                })
+                .collect(),
+            _ => {
+                let pattern = Value::Null;
+                let accepted = "a string of `M`, `*`, `-` and `E`, one letter per layer";
+                return Err(keys.bad("hybrid_override_pattern", &pattern, accepted));
+            }
+        };
     let layers = keys.size_or(LAYERS, kinds.len() as u64)?;
     if layers != kinds.len() as u64 {
         let against = format!("`hybrid_override_pattern` names {} layers", kinds.len());
@@ -295,7 +300,11 @@ fn nemotron_h(keys: &Keys<'_>) -> Result<Decoder, ImportError> {
         let moe = experts(keys, &d, keys.size(&["moe_intermediate_size"])?)?;
         let wide = keys.size_or(&["moe_shared_expert_intermediate_size"], moe.expert.width)?;
         let shared = keys.count_or(&["n_shared_experts"], 1)? > 0;
-        Some(Moe { shared: shared.then_some(Mlp { width: wide, ..d.mlp }), correction_bias: true, ..moe })
+        Some(Moe {
+            shared: shared.then_some(Mlp { width: wide, ..d.mlp }),
+            correction_bias: true,
+            ..moe
+        })
     } else {
         None
     };
@@ -343,7 +352,8 @@ fn qwen3_next(keys: &Keys<'_>, family: &str) -> Result<Decoder, ImportError> {
         conv: keys.size_or(&["linear_conv_kernel_dim"], 4)?,
     };
     if !delta.value_heads.is_multiple_of(delta.key_heads) {
-        let against = format!("it must divide `linear_num_value_heads`, which is {}", delta.value_heads);
+        let against =
+            format!("it must divide `linear_num_value_heads`, which is {}", delta.value_heads);
         return Err(keys.contradiction("linear_num_key_heads", delta.key_heads, against));
     }
     let every = keys.size_or(&["full_attention_interval"], 4)?;
@@ -354,7 +364,11 @@ fn qwen3_next(keys: &Keys<'_>, family: &str) -> Result<Decoder, ImportError> {
                 Some(list) => list.get(i as usize).is_some_and(|kind| *kind == "full_attention"),
                 None => (i + 1).is_multiple_of(every),
             };
-            if full { Mixer::Attention(d.attention.clone()) } else { Mixer::GatedDelta(delta.clone()) }
+            if full {
+                Mixer::Attention(d.attention.clone())
+            } else {
+                Mixer::GatedDelta(delta.clone())
+            }
         })
         .collect();
     if mixture {
@@ -381,13 +395,16 @@ fn lfm2(keys: &Keys<'_>, family: &str) -> Result<Decoder, ImportError> {
         d.mlp.width = ((width as f64 * factor) as u64).div_ceil(multiple).saturating_mul(multiple);
     }
     let bias = keys.flag("conv_bias", false)?;
-    let conv = Mixer::ShortConv { channels: d.hidden, kernel: keys.size_or(&["conv_L_cache"], 3)?, bias };
+    let conv =
+        Mixer::ShortConv { channels: d.hidden, kernel: keys.size_or(&["conv_L_cache"], 3)?, bias };
     let kinds = keys.kinds("layer_types", d.layers)?;
     let listed = keys.numbers("full_attn_idxs")?;
     d.mixers = (0..d.layers)
         .map(|i| {
             let attends = match (&kinds, &listed) {
-                (Some(kinds), _) => kinds.get(i as usize).is_some_and(|kind| *kind == "full_attention"),
+                (Some(kinds), _) => {
+                    kinds.get(i as usize).is_some_and(|kind| *kind == "full_attention")
+                }
                 (None, Some(list)) => list.contains(&i),
                 (None, None) => true,
             };

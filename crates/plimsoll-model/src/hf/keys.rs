@@ -57,10 +57,6 @@ impl<'a> Keys<'a> {
         Keys { defaults, ..self }
     }
 
-    pub fn is_nested(&self) -> bool {
-        !self.path.is_empty()
-    }
-
     pub fn get(&self, key: &str) -> Option<&'a Value> {
         self.map.get(key).filter(|v| !v.is_null())
     }

@@ -197,7 +197,11 @@ fn mpt(keys: &Keys<'_>) -> Result<Decoder, ImportError> {
     let mut d = base(keys, Naming::Mpt, "transformer.", "blocks")?;
     d.attention.fused_qkv = true;
     d.layer_norm(SCALE);
-    (d.attention.qkv_bias, d.attention.out_bias, d.mlp.bias) = (false, false, false);
+    if !keys.flag("no_bias", true)? {
+        d.layer_norm(Norm::LAYER);
+    }
+    let bias = d.norm.bias;
+    (d.attention.qkv_bias, d.attention.out_bias, d.mlp.bias) = (bias, bias, bias);
     d.mlp.activation = Activation::Gelu;
     d.mlp.width = d.hidden.saturating_mul(keys.size_or(&["expansion_ratio"], 4)?);
     d.positions = Positions::Alibi;
@@ -205,6 +209,9 @@ fn mpt(keys: &Keys<'_>) -> Result<Decoder, ImportError> {
     if let Some(attention) = keys.nested("attn_config", &[]) {
         if let Some(kv) = attention.size_if(&["kv_n_heads"])? {
             d.attention.kv_heads = kv.min(d.attention.heads);
+        }
+        if !attention.flag("alibi", true)? && keys.flag("learned_pos_emb", true)? {
+            d.positions = Positions::Learned { rows: keys.size_or(&["max_seq_len"], 2048)? };
         }
         if attention.flag("qk_ln", false)? {
             d.attention.qk_norm = QkNorm::Full;

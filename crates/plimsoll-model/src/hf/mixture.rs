@@ -2,12 +2,13 @@
 
 use super::ImportError;
 use super::decoder::{Decoder, spans_from_types};
+use super::encoder::extra;
 use super::families::{biases_from, qwen_spans, slide_everywhere};
 use super::keys::{HEADS, Keys};
 use crate::arch::{
     Activation, Attention, LatentAttention, Mixer, Mlp, Moe, Norm, Positions, QkNorm, Span,
 };
-use crate::inventory::Naming;
+use crate::inventory::{Naming, Part};
 
 /// The decoder, if `family` is a mixture.
 pub(super) fn build(keys: &Keys<'_>, family: &str) -> Result<Option<Decoder>, ImportError> {
@@ -26,6 +27,7 @@ pub(super) fn build(keys: &Keys<'_>, family: &str) -> Result<Option<Decoder>, Im
         "minicpm3" => minicpm3(keys),
         "ernie4_5_moe" => ernie(keys),
         "dots1" => dots1(keys),
+        "laguna" => laguna(keys),
         _ => return Ok(None),
     };
     built.map(Some)
@@ -55,6 +57,17 @@ fn experts_or(
         Some(default) => keys.size_or(VISITED, default)?,
         None => keys.size(VISITED)?,
     };
+    experts_counted(keys, d, width, count, top_k)
+}
+
+/// The same for counts that were read elsewhere.
+pub(super) fn experts_counted(
+    keys: &Keys<'_>,
+    d: &Decoder,
+    width: u64,
+    count: u64,
+    top_k: u64,
+) -> Result<Moe, ImportError> {
     if top_k > count {
         return Err(keys.contradiction(
             "num_experts_per_tok",
@@ -267,6 +280,42 @@ fn dots1(keys: &Keys<'_>) -> Result<Decoder, ImportError> {
     Ok(d)
 }
 
+/// Laguna: heads per layer, a gate per head, shared and routed experts.
+fn laguna(keys: &Keys<'_>) -> Result<Decoder, ImportError> {
+    let mut d = Decoder::llama(keys)?.with_width(keys)?;
+    d.naming = Naming::DeepSeek;
+    biases_from(keys, &mut d, "attention_bias", false)?;
+    d.attention.qk_norm = QkNorm::PerHead;
+    let wide = keys.count_or(&["shared_expert_intermediate_size"], 0)?;
+    let moe = experts(keys, &d, keys.size(&["moe_intermediate_size"])?)?;
+    d.moe = Some(Moe { shared: shared(&d, wide), correction_bias: true, ..moe });
+    d.sparse = qwen_sparse(keys, &d)?;
+    let spans = spans_from_types(keys, d.layers, None)?;
+    let heads = match keys.per_layer("num_attention_heads_per_layer", d.layers)? {
+        Some(list) => list,
+        None => vec![d.attention.heads; d.layers as usize],
+    };
+    if let Some(odd) = heads.iter().find(|h| **h == 0 || !h.is_multiple_of(d.attention.kv_heads)) {
+        let against =
+            format!("`num_key_value_heads`, which is {}, does not divide it", d.attention.kv_heads);
+        return Err(keys.contradiction("num_attention_heads_per_layer", odd, against));
+    }
+    let gated = keys.text("gating") == Some("per-head");
+    for (layer, heads) in (0u64..).zip(&heads).filter(|_| gated) {
+        let name = format!("model.layers.{layer}.self_attn.g_proj.weight");
+        d.extra.push(extra(name, vec![*heads, d.hidden], Part::Query, false, Some(layer)));
+    }
+    d.mixers = heads
+        .iter()
+        .enumerate()
+        .map(|(i, heads)| {
+            let span = spans.as_ref().and_then(|s| s.get(i)).copied().unwrap_or(Span::Full);
+            Mixer::Attention(Attention { heads: *heads, span, ..d.attention.clone() })
+        })
+        .collect();
+    Ok(d)
+}
+
 fn ernie(keys: &Keys<'_>) -> Result<Decoder, ImportError> {
     let mut d = Decoder::llama(keys)?.with_width(keys)?;
     d.naming = Naming::DeepSeek;
@@ -279,22 +328,18 @@ fn ernie(keys: &Keys<'_>) -> Result<Decoder, ImportError> {
         Some(n) if n >= 0 => n as u64,
         _ => d.layers.saturating_sub(1),
     };
-    let extra = keys.count_or(&["moe_num_shared_experts"], 2)?;
+    let common = keys.count_or(&["moe_num_shared_experts"], 2)?;
     let moe = experts_or(keys, &d, width, Some(64), Some(6))?;
-    d.moe = Some(Moe { shared: shared(&d, width.saturating_mul(extra)), ..moe });
+    d.moe = Some(Moe { shared: shared(&d, width.saturating_mul(common)), ..moe });
     d.sparse =
         sparse_layers(keys, &d, |i| (i + 1).is_multiple_of(every) && i >= first && i <= last)?;
     let experts = d.moe.as_ref().map_or(0, |m| m.experts);
     let sparse = |i: u64| d.sparse.get(i as usize).copied().unwrap_or(true);
     d.extra = (0..d.layers)
         .filter(|i| sparse(*i))
-        .map(|i| crate::arch::Extra {
-            name: format!("model.layers.{i}.mlp.gate.moe_statics.e_score_correction_bias"),
-            shape: vec![1, experts],
-            part: crate::inventory::Part::Router,
-            bias: true,
-            stack: Some(0),
-            layer: Some(i as usize),
+        .map(|i| {
+            let name = format!("model.layers.{i}.mlp.gate.moe_statics.e_score_correction_bias");
+            extra(name, vec![1, experts], Part::Router, true, Some(i))
         })
         .collect();
     Ok(d)

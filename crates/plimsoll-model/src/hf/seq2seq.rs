@@ -15,7 +15,9 @@ use crate::inventory::{Naming, Part};
 pub(super) fn build(keys: &Keys<'_>, family: &str) -> Result<Option<Architecture>, ImportError> {
     match family {
         "t5" | "mt5" | "umt5" => t5(keys, family).map(Some),
-        "bart" | "mbart" | "pegasus" | "m2m_100" | "marian" | "blenderbot" => bart(keys, family).map(Some),
+        "bart" | "mbart" | "pegasus" | "m2m_100" | "marian" | "blenderbot" => {
+            bart(keys, family).map(Some)
+        }
         "whisper" => whisper(keys).map(Some),
         _ => Ok(None),
     }
@@ -119,7 +121,13 @@ fn t5(keys: &Keys<'_>, family: &str) -> Result<Architecture, ImportError> {
             hidden,
             count,
             attention: multi_head(heads, dim, false, dropout),
-            mlp: Mlp { width: keys.size(&["d_ff"])?, gated, bias: false, activation, fused_gate: false },
+            mlp: Mlp {
+                width: keys.size(&["d_ff"])?,
+                gated,
+                bias: false,
+                activation,
+                fused_gate: false,
+            },
             norm: Norm::RMS,
             placement: NormPlacement::Pre,
             final_norm: Some(Norm::RMS),
@@ -127,20 +135,31 @@ fn t5(keys: &Keys<'_>, family: &str) -> Result<Architecture, ImportError> {
         })
     };
     let encoder = block(layers)?.stack(StackRole::Encoder, Naming::T5Encoder, "encoder.", "block");
-    let decoder = block(decoder_layers)?.stack(StackRole::Decoder, Naming::T5Decoder, "decoder.", "block");
+    let decoder =
+        block(decoder_layers)?.stack(StackRole::Decoder, Naming::T5Decoder, "decoder.", "block");
     let buckets = keys.size_or(&["relative_attention_num_buckets"], 32)?;
     let mut biases = Vec::new();
     for (index, stack) in [&encoder, &decoder].into_iter().enumerate() {
         // UMT5 has a table in every layer, the others share the first layer's.
         let tables = if family == "umt5" { stack.layers.len() } else { 1 };
         for layer in 0..tables {
-            let name = format!("{}.{layer}.layer.0.SelfAttention.relative_attention_bias.weight", stack.prefix);
-            let mut bias = extra(name, vec![buckets, heads], Part::PositionEmbedding, false, Some(layer as u64));
+            let name = format!(
+                "{}.{layer}.layer.0.SelfAttention.relative_attention_bias.weight",
+                stack.prefix
+            );
+            let mut bias = extra(
+                name,
+                vec![buckets, heads],
+                Part::PositionEmbedding,
+                false,
+                Some(layer as u64),
+            );
             bias.stack = Some(index);
             biases.push(bias);
         }
     }
-    let class = keys.get("architectures").and_then(|a| a.get(0)).and_then(serde_json::Value::as_str);
+    let class =
+        keys.get("architectures").and_then(|a| a.get(0)).and_then(serde_json::Value::as_str);
     let encoder_only = class.is_some_and(|c| c.ends_with("EncoderModel"));
     let headless = class.is_some_and(|c| c == "T5Model" || c == "MT5Model" || c == "UMT5Model");
     let mut architecture = assemble(keys, hidden, vocab, Positions::RelativeBuckets { buckets })?;
@@ -230,8 +249,10 @@ const DECODER: [&str; 3] = ["decoder_layers", "decoder_attention_heads", "decode
 fn bart(keys: &Keys<'_>, family: &str) -> Result<Architecture, ImportError> {
     let hidden = keys.size(HIDDEN)?;
     let vocab = keys.size(VOCAB)?;
-    let class = keys.get("architectures").and_then(|a| a.get(0)).and_then(serde_json::Value::as_str);
-    let bare = class.is_some_and(|c| c.ends_with("Model") && !c.contains("LMHead") && !c.starts_with("Marian"));
+    let class =
+        keys.get("architectures").and_then(|a| a.get(0)).and_then(serde_json::Value::as_str);
+    let bare = class
+        .is_some_and(|c| c.ends_with("Model") && !c.contains("LMHead") && !c.starts_with("Marian"));
     let root = if bare { "" } else { "model." };
     let stated = keys.size_or(&["max_position_embeddings"], 1024)?;
     let positions = match family {
@@ -275,9 +296,10 @@ fn whisper(keys: &Keys<'_>) -> Result<Architecture, ImportError> {
     let frames = keys.size_or(&["max_source_positions"], 1500)?;
     let rows = keys.size_or(&["max_target_positions"], 448)?;
     let mut stacks = Vec::new();
-    for (names, role, at) in
-        [(ENCODER, StackRole::Encoder, "model.encoder."), (DECODER, StackRole::Decoder, "model.decoder.")]
-    {
+    for (names, role, at) in [
+        (ENCODER, StackRole::Encoder, "model.encoder."),
+        (DECODER, StackRole::Decoder, "model.decoder."),
+    ] {
         let mut block = side(keys, hidden, names, Activation::Gelu)?;
         block.attention.key_bias = Some(false);
         stacks.push(block.stack(role, Naming::Whisper, at, "layers"));

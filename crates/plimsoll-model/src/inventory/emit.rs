@@ -126,7 +126,8 @@ impl Emitter {
             row.count = embedding.tables.max(1);
         }
         if !embedding.per_stack {
-            self.positions(embedding, embedding.width);
+            let width = if names.wide_positions { architecture.hidden } else { embedding.width };
+            self.positions(embedding, width);
         }
         if let Some(rows) = embedding.token_types {
             self.push(Part::TypeEmbedding, names.segment, false, &[rows, embedding.width]);
@@ -224,7 +225,8 @@ impl Emitter {
         }
         let ones = names.leading_ones;
         if patch.extra_tokens > 0 {
-            let shape: &[u64] = if ones { &[1, patch.extra_tokens, hidden] } else { &[hidden] };
+            // Tokens beyond the first have names of their own and are spelt out as extras.
+            let shape: &[u64] = if ones { &[1, 1, hidden] } else { &[hidden] };
             self.push(Part::ExtraToken, names.class_token, false, shape);
         }
         if patch.position_rows > 0 {
@@ -302,13 +304,26 @@ impl Emitter {
         };
         if a.qk_norm != QkNorm::None {
             let norm = Norm { bias, ..Norm::LAYER };
-            self.norm(Part::QueryNorm, names.q_norm, norm, query_shape);
+            self.head_norm(Part::QueryNorm, names.q_norm, norm, query_shape);
             if !a.shares_kv {
-                self.norm(Part::KeyNorm, names.k_norm, norm, key_shape);
+                self.head_norm(Part::KeyNorm, names.k_norm, norm, key_shape);
             }
         }
         if a.sinks {
             self.push(Part::Sinks, names.sinks, false, &[a.heads]);
+        }
+    }
+
+    /// A norm on queries or keys. Where a convention keeps one module per head (its path has a `*`), the row stands
+    /// for all of them.
+    fn head_norm(&mut self, part: Part, path: &str, norm: Norm, shape: &[u64]) {
+        match shape {
+            [heads, width] if path.contains('*') => {
+                let first = self.rows.len();
+                self.norm(part, path, norm, &[*width]);
+                self.rows.iter_mut().skip(first).for_each(|row| row.count = *heads);
+            }
+            _ => self.norm(part, path, norm, shape),
         }
     }
 

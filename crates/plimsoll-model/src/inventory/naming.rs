@@ -25,6 +25,7 @@ pub enum Naming {
     PhiMoe,
     MinimaxM2,
     Starcoder2,
+    StableLm,
     GptOss,
     Llama4,
     Glm4,
@@ -61,6 +62,12 @@ pub enum Naming {
     Llama4Vision,
     QwenVision,
     QwenVision25,
+    Qwen3Vision,
+    MoonVit,
+    Gemma4,
+    Gemma4Vision,
+    ClipText,
+    Deit,
     /// llama.cpp's `blk.N.attn_q`.
     Gguf,
 }
@@ -127,6 +134,8 @@ pub(super) struct Names {
     pub transposed: bool,
     /// Fused experts are stored `[experts, in, out]`.
     pub experts_in_first: bool,
+    /// Positions are added after the projection to the hidden width, so their table has that width (OPT).
+    pub wide_positions: bool,
     /// Class token and position table have leading axes of one.
     pub leading_ones: bool,
     /// The gated delta mixer has four input projections, not two.
@@ -196,6 +205,7 @@ const LLAMA: Names = Names {
     pooler: "pooler.dense",
     transposed: false,
     experts_in_first: false,
+    wide_positions: false,
     leading_ones: false,
     split_delta: false,
     narrow_head: false,
@@ -252,6 +262,7 @@ const OPT: Names = Names {
     down: "fc2",
     norms: ["self_attn_layer_norm", "final_layer_norm", "", ""],
     final_norm: "final_layer_norm",
+    wide_positions: true,
     ..LLAMA
 };
 
@@ -510,6 +521,15 @@ impl Naming {
             Naming::PhiMoe => const { &Names { router: "mlp.router", ..LLAMA } },
             Naming::MinimaxM2 => {
                 const { &Names { correction: "=mlp.e_score_correction", ..LLAMA } }
+            }
+            Naming::StableLm => {
+                const {
+                    &Names {
+                        q_norm: "self_attn.q_layernorm.norms.*",
+                        k_norm: "self_attn.k_layernorm.norms.*",
+                        ..LLAMA
+                    }
+                }
             }
             Naming::Starcoder2 => const { &Names { up: "mlp.c_fc", down: "mlp.c_proj", ..LLAMA } },
             Naming::GptOss => {
@@ -808,7 +828,6 @@ impl Naming {
                         up: "mlp.fc1",
                         down: "mlp.fc2",
                         final_norm: "layernorm_post",
-                        patch: "patch_embedding",
                         class_token: "=class_embedding",
                         ..LLAMA
                     }
@@ -825,6 +844,49 @@ impl Naming {
                     }
                 }
             }
+            Naming::Qwen3Vision => {
+                const { &Names { up: "mlp.linear_fc1", down: "mlp.linear_fc2", ..QWEN_VISION } }
+            }
+            Naming::MoonVit => {
+                const {
+                    &Names {
+                        q: "attn.q_proj",
+                        k: "attn.k_proj",
+                        v: "attn.v_proj",
+                        final_norm: "final_layernorm",
+                        ..QWEN_VISION
+                    }
+                }
+            }
+            Naming::Gemma4 => {
+                const {
+                    &Names {
+                        router: "router.proj",
+                        expert_gate_up: "=experts.gate_up_proj",
+                        expert_down: "=experts.down_proj",
+                        shared_gate: "mlp.gate_proj",
+                        shared_up: "mlp.up_proj",
+                        shared_down: "mlp.down_proj",
+                        ..LLAMA
+                    }
+                }
+            }
+            Naming::Gemma4Vision => {
+                const {
+                    &Names {
+                        q: "self_attn.q_proj.linear",
+                        k: "self_attn.k_proj.linear",
+                        v: "self_attn.v_proj.linear",
+                        o: "self_attn.o_proj.linear",
+                        gate: "mlp.gate_proj.linear",
+                        up: "mlp.up_proj.linear",
+                        down: "mlp.down_proj.linear",
+                        ..LLAMA
+                    }
+                }
+            }
+            Naming::ClipText => const { &Names { final_norm: "final_layer_norm", ..CLIP } },
+            Naming::Deit => const { &Names { head: "cls_classifier", ..VIT } },
             Naming::Gguf => &GGUF,
         }
     }
