@@ -173,13 +173,26 @@ pub fn device_of(row: &Value, count: u64) -> (Device, bool) {
     let device = Device {
         name: name.to_owned(),
         usable,
-        free: row["measured"]["free_at_start_mib"].as_f64().map(|mib| Bytes::mib(mib as u64)),
+        free: free_at_start(row),
         count,
         compute_capability,
         unified: name.contains("unified"),
         context: Spread::default(),
     };
     (device, known)
+}
+
+/// What was free on the fullest device when the workers started: the field is of the first rank, the engine's
+/// refusal `(60.85/79.19 GiB) on startup` names another.
+fn free_at_start(row: &Value) -> Option<Bytes> {
+    let field = row["measured"]["free_at_start_mib"].as_f64().map(|mib| Bytes::mib(mib as u64));
+    let lines = row["raw"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let printed = lines.filter(|line| line.contains("Free memory on device")).filter_map(|line| {
+        let (_, rest) = line.split_once('(')?;
+        let gib: f64 = rest.split_once('/')?.0.trim().parse().ok()?;
+        Some(Bytes::mib((gib * 1024.0) as u64))
+    });
+    printed.chain(field).min()
 }
 
 #[cfg(test)]

@@ -32,7 +32,14 @@ pub struct Facts {
     pub cache: Cache,
     pub mxfp4_padding: Padding,
     pub workspace_mib: Workspace,
+    pub rotary_tables: Vec<RotaryTables>,
     pub encoders: Vec<Encoder>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct RotaryTables {
+    pub family: String,
+    pub rows: u64,
 }
 
 /// A release, written `major.minor.patch`.

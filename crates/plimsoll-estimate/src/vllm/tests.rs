@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::estimate;
 use crate::kv::{CacheLayout, bytes_per_token, layer_caches};
 use crate::request::{LoraServing, Version, Vllm};
+use crate::tensor_parallel::StoredBytes;
 use crate::{Device, Estimate, EstimateError, Figure, Spread};
 
 fn model(name: &str) -> (Architecture, Inventory) {
@@ -123,6 +124,37 @@ fn terms_and_categories_sum_to_the_device_peak() {
             found.interval.low <= found.peak.device && found.peak.device <= found.interval.high
         );
     }
+}
+
+#[test]
+fn stored_tensors_decide_what_quantized_modules_weigh() {
+    let (mut architecture, list) = model("Qwen/Qwen2.5-7B");
+    architecture.quantization = Some(plimsoll_model::arch::Quantization {
+        method: "awq".into(),
+        dtype: DType::Int4G128,
+        skip: vec!["lm_head".into()],
+    });
+    let mut tensors = Vec::new();
+    let mut total = Bytes::ZERO;
+    for parameter in &list.parameters {
+        let packed = parameter.is_linear() && !parameter.name.contains("lm_head");
+        let module = parameter.name.trim_end_matches(".weight");
+        // An unusual layout on purpose: 6 bits and a scale for every 64.
+        let parts = if packed {
+            vec![("qweight", parameter.elements() * 3 / 4), ("scales", parameter.elements() / 32)]
+        } else {
+            vec![("weight", parameter.elements() * 2)]
+        };
+        for (part, bytes) in parts {
+            total += Bytes::new(bytes);
+            tensors.push((format!("{module}.{part}"), Bytes::new(bytes)));
+        }
+    }
+    let stored = StoredBytes::new(tensors.iter().map(|(name, bytes)| (&**name, *bytes)));
+    let request = Vllm { version: v(19), ..Vllm::default() };
+    let found = estimate(&architecture, &list, Some(&stored), &request, &h100(1)).unwrap();
+    let error = mib(&found, "weights") / total.as_mib_f64() - 1.0;
+    assert!((0.0..0.02).contains(&error), "{error}");
 }
 
 #[test]

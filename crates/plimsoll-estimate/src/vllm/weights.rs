@@ -188,7 +188,10 @@ pub fn rotary_table(model: &Architecture, dtype: DType) -> Bytes {
         Some(Positions::Rotary { dim }) => dim,
         _ => return Bytes::ZERO,
     };
-    dtype.bytes(model.max_positions.unwrap_or(0).saturating_mul(dim))
+    // Linear scaling keeps a row for every scaled position; local layers may have a table of their own.
+    let known = facts().rotary_tables.iter().find(|t| t.family == model.family);
+    let rows = known.map_or(1, |t| t.rows).saturating_mul(model.max_positions.unwrap_or(0));
+    dtype.bytes(rows.saturating_mul(dim))
 }
 
 /// Stacked adapters: for each slot and matrix, `rank x in` and `out x rank`, the split side by the ranks.
