@@ -13,27 +13,31 @@ fn main() -> anyhow::Result<()> {
             for score in &scores {
                 println!("{score}");
             }
-            summary("tokens within 2 %", scores.iter().filter_map(|s| s.tokens), |pair| {
-                validate::serving::relative(pair).abs() <= 0.02
-            });
-            summary(
-                "tokens of pool within 2 %",
-                scores.iter().filter_map(|s| s.tokens_of_pool),
-                |pair| validate::serving::relative(pair).abs() <= 0.02,
-            );
-            let text_only = scores.iter().filter(|s| s.text).filter_map(|s| s.activation);
-            summary("peak within 0.2 GiB", text_only, |(p, m)| (p - m).abs() <= 204.8);
+            for (engine, prefix) in [("vLLM", "vllm"), ("SGLang", "sgl")] {
+                let rows = || scores.iter().filter(|s| s.id.starts_with(prefix));
+                let near = |pair| validate::serving::relative(pair).abs() <= 0.02;
+                summary(engine, "tokens within 2 %", rows().filter_map(|s| s.tokens), near);
+                let of_pool = rows().filter_map(|s| s.tokens_of_pool);
+                summary(engine, "tokens of the measured pool within 2 %", of_pool, near);
+                let peaks = rows().filter(|s| s.text).filter_map(|s| s.activation);
+                summary(engine, "peak within 0.2 GiB", peaks, |(p, m)| (p - m).abs() <= 204.8);
+            }
             Ok(())
         }
         _ => anyhow::bail!("usage: xtask validate-serving RECORDS.jsonl"),
     }
 }
 
-fn summary(what: &str, pairs: impl Iterator<Item = (f64, f64)>, good: impl Fn((f64, f64)) -> bool) {
+fn summary(
+    engine: &str,
+    what: &str,
+    pairs: impl Iterator<Item = (f64, f64)>,
+    good: impl Fn((f64, f64)) -> bool,
+) {
     let (mut within, mut all) = (0, 0);
     for pair in pairs {
         all += 1;
         within += usize::from(good(pair));
     }
-    println!("{what}: {within} of {all}");
+    println!("{engine}: {what}: {within} of {all}");
 }

@@ -160,8 +160,10 @@ pub fn sglang(row: &Value) -> Score {
     let figures = &estimate.figures;
     let printed = measured.tokens.map(|n| n as f64);
     let whole = case.identity_known.then(|| count(figures, "kv_tokens")).flatten();
-    let per_token = bytes(figures, "kv_bytes_per_token").filter(|b| *b > 0.0);
-    let of_pool = measured.pool.zip(per_token).map(|(pool, per_token)| pool / per_token);
+    let of_pool = measured.pool.and_then(|pool| {
+        sglang::tokens_in_pool(&case.architecture, &case.request, &case.device, mib(pool)).ok()
+    });
+    let of_pool = of_pool.map(|tokens| tokens as f64);
     Score {
         id: case.id,
         skipped: None,

@@ -54,6 +54,21 @@ pub fn estimate(
     Ok(report(model, request, &settings, device, &rank))
 }
 
+/// Tokens that token pools of `bytes` on every rank hold, where their size is known.
+///
+/// # Errors
+/// As [`estimate`].
+pub fn tokens_in_pool(
+    model: &Architecture,
+    request: &Sglang,
+    device: &Device,
+    bytes: Bytes,
+) -> Result<u64, EstimateError> {
+    let settings = resolve(model, request, device)?;
+    let (costs, _) = stage_costs(model, request, &settings);
+    Ok(Costs { state: 0, ..costs }.divide(bytes.get()).tokens)
+}
+
 fn resolve(
     model: &Architecture,
     request: &Sglang,
@@ -246,24 +261,12 @@ fn rank(
     let rotary = rotary_table(model, settings.dtype);
     let adapters = adapters(model, inventory, &request.lora, request.tensor, settings.dtype);
     let growth = Bytes::mib(facts().load_growth.mib);
-    let loaded = weights.total + rotary + adapters + growth;
+    // A draft model is loaded before the pool is measured; its own pool comes out of what is left.
+    let loaded = weights.total + rotary + adapters + growth + request.draft_weights;
     let before = device.free.unwrap_or(device.usable.saturating_sub(device.context.typical));
     let rest = before.scale(1000 - settings.fraction_permille, 1000);
     let pool_bytes = i128::from(before.get()) - i128::from(loaded.get()) - i128::from(rest.get());
-    let layout = CacheLayout {
-        tensor: if request.dp_attention { 1 } else { request.tensor },
-        dtype: settings.cache,
-        packed_latent: true,
-    };
-    let layers = layer_caches(model, &layout);
-    let stage = (0..request.pipeline)
-        .map(|stage| stage_range(layers.len() as u64, request.pipeline, stage))
-        .max_by_key(|(first, end)| end - first)
-        .unwrap_or((0, layers.len() as u64));
-    let held = layers.get(stage.0 as usize..stage.1 as usize).unwrap_or(&layers);
-    let per_token = bytes_per_token(held);
-    let caches: Vec<LayerCache> = held.iter().flatten().copied().collect();
-    let costs = Costs::new(&caches, settings.dtype.bytes(1).get(), request.speculative_tokens);
+    let (costs, per_token) = stage_costs(model, request, settings);
     let pools = costs.divide(u64::try_from(pool_bytes.max(0)).unwrap_or(u64::MAX));
     let rule = &facts().device_rule;
     let chunk_mib = settings.chunk.saturating_mul(rule.per_chunk_token_mib_permille) / 1000;
@@ -285,6 +288,26 @@ fn rank(
         activations: Bytes::mib(chunk_mib),
         graphs: if settings.graph_batch == 0 { Bytes::ZERO } else { graphs },
     }
+}
+
+/// What a token and a sequence cost on a rank of the fullest stage; the second value is the bytes per token in
+/// layers that keep all positions, and in all layers.
+fn stage_costs(model: &Architecture, request: &Sglang, settings: &Settings) -> (Costs, (u64, u64)) {
+    let layout = CacheLayout {
+        tensor: if request.dp_attention { 1 } else { request.tensor },
+        dtype: settings.cache,
+        packed_latent: true,
+    };
+    let layers = layer_caches(model, &layout);
+    let stage = (0..request.pipeline)
+        .map(|stage| stage_range(layers.len() as u64, request.pipeline, stage))
+        .max_by_key(|(first, end)| end - first)
+        .unwrap_or((0, layers.len() as u64));
+    let held = layers.get(stage.0 as usize..stage.1 as usize).unwrap_or(&layers);
+    let per_token = bytes_per_token(held);
+    let caches: Vec<LayerCache> = held.iter().flatten().copied().collect();
+    let costs = Costs::new(&caches, settings.dtype.bytes(1).get(), request.speculative_tokens);
+    (costs, per_token)
 }
 
 fn report(
