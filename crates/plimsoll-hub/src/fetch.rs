@@ -5,7 +5,7 @@ mod files;
 
 use std::collections::BTreeSet;
 
-use plimsoll_formats::gguf::GgufFile;
+use plimsoll_formats::gguf::{GgufFile, SplitName};
 use plimsoll_formats::hf_config::{Folder, GgufSet, Weights, choose_files, gguf_sets};
 use plimsoll_formats::index::{self, MAX_INDEX_LEN, ShardIndex};
 use plimsoll_formats::safetensors::SafetensorsHeader;
@@ -122,7 +122,12 @@ impl Hub {
             Weights::TorchIndex(name) => (checkpoints, index) = read_index(&session, &name)?,
             Weights::Safetensors(files) => shards = files,
             Weights::Torch(files) => checkpoints = files,
-            Weights::Gguf(sets) => parts = sets.into_iter().flat_map(|set| set.files).collect(),
+            Weights::Gguf(sets) => {
+                if let Some(missing) = sets.iter().flat_map(GgufSet::missing).next() {
+                    return Err(session.no_file(&missing));
+                }
+                parts = sets.into_iter().flat_map(|set| set.files).collect();
+            }
             _ => {}
         }
         for count in [shards.len(), parts.len(), checkpoints.len()] {
@@ -228,7 +233,11 @@ fn named(reference: &RepoRef, wanted: &str, all: &[&str]) -> Result<Weights, Hub
 fn by_extension(file: &str) -> Weights {
     let one = || vec![file.to_owned()];
     match file.rsplit_once('.').map(|(_, extension)| extension) {
-        Some("gguf") => Weights::Gguf(gguf_sets(&[file])),
+        Some("gguf") => {
+            let files = SplitName::parse(file).map_or_else(one, |split| split.siblings());
+            let parts = files.len() as u32;
+            Weights::Gguf(vec![GgufSet { files, parts }])
+        }
         Some("safetensors") => Weights::Safetensors(one()),
         Some("bin" | "pt" | "pth") => Weights::Torch(one()),
         _ if file.ends_with(".safetensors.index.json") => {

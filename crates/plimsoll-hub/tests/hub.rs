@@ -131,6 +131,9 @@ fn gguf_by_name_and_in_parts() {
     let parts = fetch(config(&server), "hf:org/name:F16").unwrap();
     let names: Vec<_> = parts.gguf.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["F16/split-00001-of-00002.gguf", "F16/split-00002-of-00002.gguf"]);
+    // One part stands for all; a part that is not there is named.
+    let parts = fetch(config(&server), "hf:org/name:F16/split-00002-of-00002.gguf").unwrap();
+    assert_eq!(parts.gguf.len(), 2);
     // Without a name the one at the top is taken.
     assert_eq!(fetch(config(&server), "hf:org/name").unwrap().gguf.len(), 1);
 }
@@ -199,6 +202,11 @@ fn what_is_not_there_is_told_apart() {
     let server =
         Server::start(Behaviour { files: files(&[("x.md", vec![])]), ..Behaviour::default() });
     assert!(matches!(fetch(config(&server), "hf:org/name"), Err(HubError::NoModel { .. })));
+    let part = "split-00001-of-00002.gguf";
+    let server =
+        Server::start(Behaviour { files: files(&[(part, data(part))]), ..Behaviour::default() });
+    let error = fetch(config(&server), "hf:org/name").unwrap_err().to_string();
+    assert!(error.contains("has no file `split-00002-of-00002.gguf`"), "{error}");
 }
 
 #[test]

@@ -48,13 +48,23 @@ pub enum Weights {
     Torch(Vec<String>),
 }
 
-/// The files of one GGUF model, in order.
+/// The files of one GGUF model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GgufSet {
-    /// One file, or all parts of a split one as its first name promises, present or not.
+    /// The files that the listing has, in the order of the parts.
     pub files: Vec<String>,
-    /// Those of them that the listing lacks.
-    pub missing: Vec<String>,
+    /// How many there should be; 1 for a file that is not split.
+    pub parts: u32,
+}
+
+impl GgufSet {
+    /// The names of the parts that the listing lacks, in order.
+    pub fn missing(&self) -> Vec<String> {
+        let split = self.files.first().and_then(|file| SplitName::parse(file));
+        let mut names = split.map(|split| split.siblings()).unwrap_or_default();
+        names.retain(|name| self.files.binary_search(name).is_err());
+        names
+    }
 }
 
 /// Sorts a folder's listing into roles. Only the top folder counts: names with a `/` are ignored.
@@ -149,16 +159,20 @@ fn is_training_state(name: &str) -> bool {
 pub fn gguf_sets(names: &[&str]) -> Vec<GgufSet> {
     let mut sets: BTreeMap<String, GgufSet> = BTreeMap::new();
     for name in names {
-        let (key, files) = match SplitName::parse(name) {
-            Some(split) => (split.sibling(1), split.siblings()),
-            None => ((*name).to_owned(), vec![(*name).to_owned()]),
+        let (key, parts) = match SplitName::parse(name) {
+            Some(split) => (split.sibling(1), split.parts),
+            None => ((*name).to_owned(), 1),
         };
-        sets.entry(key).or_insert_with(|| GgufSet {
-            missing: files.iter().filter(|f| !names.contains(&f.as_str())).cloned().collect(),
-            files,
-        });
+        let set = sets.entry(key).or_insert_with(|| GgufSet { files: Vec::new(), parts });
+        set.files.push((*name).to_owned());
     }
-    sets.into_values().collect()
+    let mut sets: Vec<GgufSet> = sets.into_values().collect();
+    for set in &mut sets {
+        // Part numbers have a fixed width, so this is their order too.
+        set.files.sort_unstable();
+        set.files.dedup();
+    }
+    sets
 }
 
 fn owned(names: &[&str]) -> Vec<String> {
@@ -210,8 +224,9 @@ mod tests {
         ]);
         let Weights::Gguf(sets) = folder.weights else { panic!("{folder:?}") };
         assert_eq!(sets.len(), 2);
-        assert_eq!(sets[1].files.len(), 3);
-        assert_eq!(sets[1].missing, ["m-Q8_0-00002-of-00003.gguf"]);
+        assert_eq!((sets[1].files.len(), sets[1].parts), (2, 3));
+        assert_eq!(sets[1].missing(), ["m-Q8_0-00002-of-00003.gguf"]);
+        assert_eq!(sets[0].missing(), Vec::<String>::new());
         assert_eq!(folder.projectors, ["mmproj-m-f16.gguf"]);
     }
 
