@@ -69,7 +69,8 @@ pub fn caches_of(layer: &Layer, model: &Architecture, layout: &CacheLayout) -> V
                 layout.dtype.bytes(width).get()
             };
             // The sparse indexer keeps an fp8 key of its own with one f32 scale per 128 channels.
-            let indexer = latent.indexer.map_or(0, |(_, dim)| dim + dim.div_ceil(128) * 4);
+            let indexer =
+                latent.indexer.map_or(0, |(_, dim)| dim.saturating_add(dim.div_ceil(128) * 4));
             vec![LayerCache::Tokens { kept: Kept::Full, bytes: bytes.saturating_add(indexer) }]
         }
         Mixer::Mamba1(mamba) => {

@@ -83,3 +83,26 @@ fn a_fraction_below_the_weights_is_refused() {
     let finding = found.diagnostics.iter().find(|d| d.code == "kv-below-one-request").unwrap();
     assert!(finding.cure.contains("--mem-fraction-static"), "{}", finding.cure);
 }
+
+#[test]
+fn every_catalogued_model_is_estimated_or_refused_with_a_cure() {
+    let large = u64::MAX;
+    let extreme = Sglang {
+        context: Some(large),
+        chunked_prefill: Some(large),
+        graph_batch: Some(large),
+        speculative_tokens: large,
+        draft_weights: Bytes::MAX,
+        ..Sglang::default()
+    };
+    for entry in models::models() {
+        let Ok(imported) = hf::from_config(entry.config.as_bytes()) else { continue };
+        let list = inventory(&imported.architecture);
+        for request in [&Sglang::default(), &extreme] {
+            match estimate(&imported.architecture, &list, None, request, &device(81_000)) {
+                Ok(found) => assert!(!found.terms.is_empty(), "{}", entry.name),
+                Err(error) => assert!(error.to_string().contains("; "), "{error}"),
+            }
+        }
+    }
+}

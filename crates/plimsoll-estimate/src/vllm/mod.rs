@@ -478,7 +478,7 @@ fn doubts(
     if request.speculative_tokens > 0 {
         let sequences = settings.sequences;
         let draft_logits = sequences
-            .saturating_mul(request.speculative_tokens + 2)
+            .saturating_mul(request.speculative_tokens.saturating_add(2))
             .saturating_mul(model.head.outputs)
             .saturating_mul(4);
         push(
@@ -489,6 +489,15 @@ fn doubts(
                 Bytes::new(draft_logits)
             ),
             "lower --max-num-seqs if the device runs full",
+        );
+    }
+    if model.layers().any(|layer| layer.cross.is_some()) {
+        push(
+            Severity::Warning,
+            "cross-attention-not-counted",
+            "keys and values of the encoder's output take blocks of the pool that are not counted"
+                .into(),
+            "plan with a fifth fewer requests at a time",
         );
     }
     if device.unified {

@@ -129,7 +129,7 @@ impl Pool {
                 GroupKind::Tokens { kept: Kept::Full, block } => length.div_ceil(block),
                 GroupKind::Tokens { kept: Kept::Window(window), block } => {
                     let held = window.saturating_sub(1).saturating_add(self.batched).min(length);
-                    held.div_ceil(block) + 1
+                    held.div_ceil(block).saturating_add(1)
                 }
                 GroupKind::Tokens { kept: Kept::Chunk(chunk), block } => {
                     chunk.saturating_add(self.batched).min(length).div_ceil(block)

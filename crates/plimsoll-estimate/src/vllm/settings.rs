@@ -242,8 +242,9 @@ pub fn check_heads(
     if divides(tensor) {
         return Ok(());
     }
-    let below = (1..tensor).rev().find(|&ranks| divides(ranks)).unwrap_or(1);
     let most = heads.iter().map(|(query, _)| *query).max().unwrap_or(1);
+    let below =
+        (1..tensor.min(most.saturating_add(1))).rev().find(|&ranks| divides(ranks)).unwrap_or(1);
     let above = (tensor..=most).find(|&ranks| divides(ranks));
     let nearest = match above {
         Some(above) => format!("{below} or {above}"),

@@ -202,6 +202,45 @@ fn the_suggested_length_fits_and_one_more_does_not() {
 }
 
 #[test]
+fn every_catalogued_model_is_estimated_or_refused_with_a_cure() {
+    let large = u64::MAX;
+    let requests = [
+        Vllm::default(),
+        Vllm { tensor: 8, expert: true, speculative_tokens: 2, ..Vllm::default() },
+        Vllm {
+            max_model_len: Some(large),
+            max_num_seqs: Some(large),
+            max_num_batched_tokens: Some(large),
+            block_size: Some(large),
+            speculative_tokens: large,
+            lora: LoraServing { count: large, rank: large },
+            cpu_offload: Bytes::MAX,
+            draft_weights: Bytes::new(large / 2),
+            prompt_logprobs: true,
+            ..Vllm::default()
+        },
+        Vllm { tensor: large, ..Vllm::default() },
+        Vllm { block_size: Some(0), max_model_len: Some(1), pipeline: 2, ..Vllm::default() },
+    ];
+    for entry in models::models() {
+        let Ok(imported) = hf::from_config(entry.config.as_bytes()) else { continue };
+        let architecture = imported.architecture;
+        let list = inventory(&architecture);
+        for (index, request) in requests.iter().enumerate() {
+            match estimate(&architecture, &list, None, request, &h100(8)) {
+                Ok(found) if index < 2 => {
+                    let terms: Bytes = found.terms.iter().map(|t| t.bytes).sum();
+                    assert_eq!(terms, found.peak.device, "{}", entry.name);
+                    assert!(count(&found, "kv_tokens") < 1 << 40, "{}", entry.name);
+                }
+                Ok(_) => {}
+                Err(error) => assert!(error.to_string().contains("; "), "{error}"),
+            }
+        }
+    }
+}
+
+#[test]
 fn a_busy_device_refuses_to_start() {
     let busy = Device { free: Some(Bytes::gib(60)), ..h100(1) };
     let found = run("meta-llama/Llama-3.1-8B", &Vllm::default(), &busy).unwrap();
