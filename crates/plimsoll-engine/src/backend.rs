@@ -1,0 +1,56 @@
+//! The one place that calls the estimators.
+
+use plimsoll_estimate::request::{Serving, Strategy, Workload};
+use plimsoll_estimate::{Device, Estimate, EstimateError, sglang, training, vllm};
+
+use crate::error::EngineError;
+use crate::model::Model;
+
+/// Dispatches by workload.
+pub(crate) fn estimate(
+    model: &Model,
+    workload: &Workload,
+    strategy: &Strategy,
+    device: &Device,
+) -> Result<Estimate, EngineError> {
+    let (arch, inventory, stored) = (&model.architecture, &model.inventory, model.stored.as_ref());
+    match workload {
+        Workload::Training(t) => training::estimate(arch, inventory, t, strategy, device),
+        Workload::Serving(Serving::Vllm(v)) => vllm::estimate(arch, inventory, stored, v, device),
+        Workload::Serving(Serving::Sglang(s)) => {
+            sglang::estimate(arch, inventory, stored, s, device)
+        }
+        _ => {
+            return Err(EngineError::Unsupported {
+                what: "this workload".to_owned(),
+                reason: "it has no estimator yet".to_owned(),
+            });
+        }
+    }
+    .map_err(refused)
+}
+
+/// An estimator's refusal in the facade's words.
+fn refused(error: EstimateError) -> EngineError {
+    match error {
+        EstimateError::Invalid { field, value, accepted, cure } => EngineError::Value {
+            option: option(field),
+            message: format!("it is {value}, but {accepted}; {cure}"),
+        },
+        EstimateError::UnsupportedModel { engine, family, reason, cure } => {
+            EngineError::Unsupported {
+                what: format!("{family} in {engine}"),
+                reason: format!("{reason}; {cure}"),
+            }
+        }
+        other => EngineError::Unsupported {
+            what: "this request".to_owned(),
+            reason: other.to_string(),
+        },
+    }
+}
+
+/// A field of the estimator as the option that sets it.
+fn option(field: &str) -> String {
+    if field.starts_with('-') { field.to_owned() } else { format!("--{}", field.replace('_', "-")) }
+}

@@ -1,0 +1,141 @@
+//! A request, resolved: everything that an estimate needs, ready to be varied by searches and changes.
+
+use std::sync::Arc;
+
+use plimsoll_catalog::machines::Machine;
+use plimsoll_estimate::request::{Inference, Strategy, Workload};
+use plimsoll_estimate::{Assumption, Estimate, Peak, Term};
+use plimsoll_timeline::Category;
+use plimsoll_units::Bytes;
+
+use crate::backend;
+use crate::error::EngineError;
+use crate::machine;
+use crate::model::Model;
+use crate::verdict::{Judgement, judge};
+
+/// One question to the estimator.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    /// `None` where only data is asked about.
+    pub model: Option<Arc<Model>>,
+    pub workload: Option<Workload>,
+    pub strategy: Strategy,
+    pub machine: Machine,
+    pub residents: Vec<Resident>,
+    /// Bytes of input batches on the device, and what to call them.
+    pub data: Vec<(String, Bytes)>,
+}
+
+/// A further model on the same device.
+#[derive(Clone, Debug)]
+pub(crate) struct Resident {
+    pub model: Arc<Model>,
+    pub inference: Inference,
+}
+
+impl Job {
+    /// Bytes that one device offers.
+    pub fn capacity(&self) -> Bytes {
+        self.machine.budget().min(self.machine.usable_high)
+    }
+
+    /// The estimate with all that shares the device.
+    pub fn estimate(&self) -> Result<Estimate, EngineError> {
+        let device = machine::device(&self.machine, self.workload.as_ref());
+        let mut estimate = match (&self.model, &self.workload) {
+            (Some(model), Some(workload)) => {
+                backend::estimate(model, workload, &self.strategy, &device)?
+            }
+            _ => context_only(&device.context),
+        };
+        for resident in &self.residents {
+            let workload = Workload::Inference(resident.inference.clone());
+            let other =
+                backend::estimate(&resident.model, &workload, &Strategy::default(), &device)?;
+            share(&mut estimate, other, resident);
+        }
+        for (label, bytes) in &self.data {
+            add(&mut estimate, Category::Inputs, *bytes);
+            estimate.terms.push(Term::new("inputs.data", label.clone(), *bytes));
+        }
+        match estimate.peak.device.is_saturated() {
+            true => Err(EngineError::TooLarge),
+            false => Ok(estimate),
+        }
+    }
+
+    /// Judges an estimate of this job.
+    pub fn judge(&self, estimate: &Estimate) -> Judgement {
+        judge(estimate, self.capacity())
+    }
+}
+
+/// What a process holds that has loaded nothing yet.
+fn context_only(context: &plimsoll_estimate::Spread) -> Estimate {
+    let device = context.typical;
+    Estimate {
+        peak: Peak { allocated: Bytes::ZERO, reserved: Bytes::ZERO, device },
+        interval: plimsoll_estimate::Interval { low: context.low, high: context.high },
+        categories: vec![(Category::Context, device)],
+        terms: vec![
+            Term::new("context", "context and libraries", device).source(context.source.clone()),
+        ],
+        assumptions: Vec::new(),
+        diagnostics: Vec::new(),
+        peak_phase: None,
+        peak_module: None,
+        host: Bytes::ZERO,
+        figures: Vec::new(),
+        timeline: None,
+    }
+}
+
+/// Adds exact bytes of a category to an estimate.
+fn add(estimate: &mut Estimate, category: Category, bytes: Bytes) {
+    estimate.peak.allocated += bytes;
+    estimate.peak.reserved += bytes;
+    estimate.peak.device += bytes;
+    estimate.interval.low += bytes;
+    estimate.interval.high += bytes;
+    match estimate.categories.iter_mut().find(|(c, _)| *c == category) {
+        Some((_, total)) => *total += bytes,
+        None => {
+            estimate.categories.push((category, bytes));
+            estimate.categories.sort_by_key(|(c, _)| *c);
+        }
+    }
+}
+
+/// Adds a further model that runs in the same process: its context is not paid a second time. Both peaks are
+/// assumed to coincide, which is an upper bound where the models take turns.
+fn share(estimate: &mut Estimate, other: Estimate, resident: &Resident) {
+    let mut children = Vec::new();
+    for (category, bytes) in &other.categories {
+        if *category != Category::Context {
+            add(estimate, *category, *bytes);
+            children.push(Term::new(
+                format!("with.{}", category.label().replace(' ', "_")),
+                category.label(),
+                *bytes,
+            ));
+        }
+    }
+    let shared = other.peak.device - children.iter().map(|t| t.bytes).sum();
+    let slack = |bound: Bytes| bound.saturating_sub(other.peak.device);
+    estimate.interval.high += slack(other.interval.high);
+    estimate.interval.low =
+        estimate.interval.low - other.peak.device.saturating_sub(other.interval.low).min(shared);
+    let name = &resident.model.name;
+    estimate.terms.push(Term::sum(format!("with.{name}"), format!("{name} beside it"), children));
+    estimate.host += other.host;
+    estimate.assumptions.push(Assumption {
+        about: format!("{name} beside it"),
+        value: format!(
+            "batch {}, {} + {} tokens, in the same process, both peaks at once",
+            resident.inference.batch, resident.inference.prompt, resident.inference.generate
+        ),
+        reason: "an upper bound where the models take turns".to_owned(),
+        option: "--with NAME,batch=N,seq=N,dtype=T".to_owned(),
+    });
+}

@@ -1,0 +1,415 @@
+//! Request in, response out.
+
+use std::sync::Arc;
+
+use plimsoll_catalog::inputs;
+use plimsoll_estimate::Estimate;
+use plimsoll_estimate::request::{Serving, Strategy, Workload};
+use plimsoll_units::Bytes;
+
+use crate::changes;
+use crate::choices::Find;
+use crate::describe;
+use crate::error::EngineError;
+use crate::job::{Job, Resident};
+use crate::machine;
+use crate::model::{self, Model, ModelSource};
+use crate::request::{InferRequest, LlamaCppRequest, Request, WorkloadRequest};
+use crate::response::{CategoryBytes, Diagnostic, Response, Search, Summary};
+use crate::search;
+use crate::workload;
+use crate::{Choice, ESTIMATE_SCHEMA, REQUEST_SCHEMA};
+
+/// Reads a request from JSON and answers it.
+///
+/// # Errors
+///
+/// [`EngineError::Request`] where the text is not a request, else as [`estimate`].
+pub fn estimate_json(text: &str) -> Result<Response, EngineError> {
+    estimate(&serde_json::from_str(text)?)
+}
+
+/// Answers a request.
+///
+/// ```
+/// use plimsoll_engine::{Request, WorkloadRequest, estimate};
+/// let request = Request {
+///     machine: Some("24GiB".into()),
+///     data: vec!["image:3840x2160x3:f32".into()],
+///     data_batch: Some(8),
+///     ..Request::default()
+/// };
+/// let response = estimate(&request)?;
+/// assert_eq!(response.peak.allocated.get(), 8 * 3840 * 2160 * 3 * 4);
+/// # Ok::<(), plimsoll_engine::EngineError>(())
+/// ```
+///
+/// # Errors
+///
+/// [`EngineError`] says what is wrong with the request, the model or the machine, and what is accepted.
+pub fn estimate(request: &Request) -> Result<Response, EngineError> {
+    let mut job = resolve(request)?;
+    let mut search = None;
+    if let Some(Choice(find)) = &request.find {
+        let found = run_search(&job, *find)?;
+        if let Some(n) = found.value {
+            find_target(&job, *find)?.set(&mut job, n);
+        }
+        search = Some(found);
+    }
+    let estimate = job.estimate()?;
+    let judgement = job.judge(&estimate);
+    let wanted = request.changes && !judgement.verdict.certainly_fits();
+    let changes = if wanted { changes::nearest(&job) } else { Vec::new() };
+    let mut response = assemble(&job, estimate, request);
+    response.fits = judgement.verdict.fits();
+    response.verdict = judgement.verdict;
+    response.reason = judgement.reason;
+    response.search = search;
+    response.changes = changes;
+    Ok(response)
+}
+
+/// Resolves every name and word of a request.
+pub(crate) fn resolve(request: &Request) -> Result<Job, EngineError> {
+    if request.schema != REQUEST_SCHEMA {
+        return Err(EngineError::Schema {
+            found: request.schema.clone(),
+            accepted: REQUEST_SCHEMA,
+        });
+    }
+    if request.model.is_none() && request.data.is_empty() {
+        return Err(EngineError::NoModel);
+    }
+    let text = request.machine.as_deref().ok_or(EngineError::NoMachine)?;
+    let machine = machine::machine(text, request.free.map(|s| s.0))?;
+    let devices = u64::from(machine.count);
+    let model = request.model.as_ref().map(model::resolve).transpose()?.map(Arc::new);
+    let mut residents = Vec::with_capacity(request.with.len());
+    for with in &request.with {
+        let model = Arc::new(model::resolve(&with.model)?);
+        residents.push(Resident { model, inference: workload::inference(&with.infer)? });
+    }
+    let (workload, strategy) = match &model {
+        None => (None, Strategy::default()),
+        Some(model) => {
+            let fallback = default_workload(model);
+            let asked = request.workload.as_ref().unwrap_or(&fallback);
+            let strategy = match asked {
+                WorkloadRequest::Train(_) => workload::strategy(&request.strategy, devices)?,
+                _ => Strategy::default(),
+            };
+            (Some(workload::workload(asked, &request.strategy, devices)?), strategy)
+        }
+    };
+    let data = data(request)?;
+    Ok(Job { model, workload, strategy, machine, residents, data })
+}
+
+/// What is asked of a model where nobody says: llama.cpp for its own format, plain inference for all others.
+fn default_workload(model: &Model) -> WorkloadRequest {
+    if model.gguf.is_some() {
+        WorkloadRequest::LlamaCpp(Box::new(LlamaCppRequest::default()))
+    } else {
+        WorkloadRequest::Infer(InferRequest::default())
+    }
+}
+
+fn data(request: &Request) -> Result<Vec<(String, Bytes)>, EngineError> {
+    let batch = workload::positive("--batch", request.data_batch)?.unwrap_or(1);
+    let parse = |text: &String| {
+        let fail = |error: inputs::InputError| EngineError::value("--data", error);
+        let input = inputs::parse_input(text).map_err(fail)?;
+        let bytes = input.batch_bytes(batch).map_err(fail)?;
+        Ok((format!("{text}, batch of {batch}"), bytes))
+    };
+    request.data.iter().map(parse).collect()
+}
+
+fn assemble(job: &Job, estimate: Estimate, request: &Request) -> Response {
+    let capacity = job.capacity();
+    let mut diagnostics: Vec<Diagnostic> = Vec::new();
+    for model in job.model.iter().chain(job.residents.iter().map(|r| &r.model)) {
+        diagnostics.extend(model.diagnostics.iter().cloned());
+    }
+    diagnostics.extend(describe::warnings(job, &estimate));
+    diagnostics.extend(estimate.diagnostics.into_iter().map(Diagnostic::from));
+    dedup(&mut diagnostics);
+    let mut assumptions: Vec<_> = describe::assumptions(job, request);
+    assumptions.extend(estimate.assumptions.into_iter().map(crate::response::Assumption::from));
+    Response {
+        schema: ESTIMATE_SCHEMA,
+        version: env!("CARGO_PKG_VERSION"),
+        fits: false,
+        verdict: crate::Verdict::DoesNotFit,
+        reason: None,
+        capacity,
+        margin: signed_difference(capacity, estimate.peak.device),
+        peak: estimate.peak.into(),
+        interval: estimate.interval.into(),
+        peak_phase: estimate.peak_phase,
+        peak_module: estimate.peak_module,
+        categories: estimate
+            .categories
+            .iter()
+            .filter(|(_, bytes)| !bytes.is_zero())
+            .map(|(category, bytes)| CategoryBytes {
+                category: *category,
+                label: category.label(),
+                bytes: *bytes,
+            })
+            .collect(),
+        host: estimate.host,
+        request: Summary {
+            workload: describe::workload(job),
+            strategy: describe::strategy(job),
+        },
+        model: job.model.as_ref().map(|m| m.summary()),
+        machine: machine::summary(&job.machine),
+        figures: estimate
+            .figures
+            .into_iter()
+            .map(|(name, figure)| crate::response::Figure { name, value: figure.into() })
+            .collect(),
+        terms: estimate.terms.into_iter().map(crate::response::Term::from).collect(),
+        assumptions,
+        diagnostics,
+        search: None,
+        changes: Vec::new(),
+        timeline: estimate.timeline,
+    }
+}
+
+fn dedup(diagnostics: &mut Vec<Diagnostic>) {
+    let mut seen: Vec<Diagnostic> = Vec::with_capacity(diagnostics.len());
+    for d in diagnostics.drain(..) {
+        if !seen.iter().any(|s| s.code == d.code && s.message == d.message) {
+            seen.push(d);
+        }
+    }
+    *diagnostics = seen;
+}
+
+fn signed_difference(a: Bytes, b: Bytes) -> i64 {
+    let wide = i128::from(a.get()) - i128::from(b.get());
+    wide.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
+}
+
+/// The size that a search raises: where it stands in the workload, its option and its natural limit.
+struct Target {
+    option: &'static str,
+    limit: u64,
+    /// Why the limit is one, for the report.
+    limit_reason: String,
+    set: fn(&mut Workload, u64),
+    find: Find,
+}
+
+impl Target {
+    fn set(&self, job: &mut Job, n: u64) {
+        if let Some(workload) = &mut job.workload {
+            (self.set)(workload, n);
+        }
+    }
+}
+
+/// No search goes beyond this, whatever fits.
+const SEARCH_LIMIT: u64 = 1 << 24;
+
+fn find_target(job: &Job, find: Find) -> Result<Target, EngineError> {
+    let limit = job.model.as_ref().and_then(|m| m.architecture.max_positions);
+    let target = |option, set: fn(&mut Workload, u64), limited: bool| Target {
+        option,
+        limit: if limited { limit.unwrap_or(SEARCH_LIMIT) } else { SEARCH_LIMIT },
+        limit_reason: match limit {
+            Some(n) if limited => format!("the model's own limit is {n} tokens"),
+            _ => format!("searches end at {SEARCH_LIMIT}"),
+        },
+        set,
+        find,
+    };
+    let unsupported = |accepted: &str| {
+        Err(EngineError::value(
+            "--find",
+            format!("`{}` means nothing for this workload; accepted: {accepted}", Choice(find)),
+        ))
+    };
+    match (&job.workload, find) {
+        (Some(Workload::Training(_)), Find::Batch) => Ok(target("--batch", |w, n| {
+            if let Workload::Training(t) = w {
+                t.batch = n;
+            }
+        }, false)),
+        (Some(Workload::Training(_)), Find::Sequence | Find::Context) => Ok(target("--seq", |w, n| {
+            if let Workload::Training(t) = w {
+                t.sequence = n;
+            }
+        }, true)),
+        (Some(Workload::Training(_)), _) => unsupported("batch, seq"),
+        (Some(Workload::Inference(_)), Find::Batch | Find::Concurrency) => Ok(target("--batch", |w, n| {
+            if let Workload::Inference(i) = w {
+                i.batch = n;
+            }
+        }, false)),
+        (Some(Workload::Inference(_)), Find::Sequence | Find::Context) => Ok(target("--seq", |w, n| {
+            if let Workload::Inference(i) = w {
+                i.prompt = n;
+            }
+        }, true)),
+        (Some(Workload::Serving(Serving::LlamaCpp(_))), Find::Context | Find::Sequence) => Ok(target("--ctx", |w, n| {
+            if let Workload::Serving(Serving::LlamaCpp(l)) = w {
+                l.context = Some(n);
+            }
+        }, true)),
+        (Some(Workload::Serving(Serving::LlamaCpp(_))), Find::Batch) => Ok(target("--ubatch", |w, n| {
+            if let Workload::Serving(Serving::LlamaCpp(l)) = w {
+                l.ubatch = n;
+                l.batch = l.batch.max(n);
+            }
+        }, false)),
+        (Some(Workload::Serving(Serving::LlamaCpp(_))), Find::Concurrency) => Ok(target("--np", |w, n| {
+            if let Workload::Serving(Serving::LlamaCpp(l)) = w {
+                // The context is shared by the sequences: each keeps what one has now.
+                let each = l.context.map(|c| c / l.sequences.max(1));
+                l.sequences = n;
+                l.context = each.map(|c| c.saturating_mul(n));
+            }
+        }, false)),
+        (Some(Workload::Serving(Serving::Vllm(_))), Find::Context | Find::Sequence) => Ok(target("--max-model-len", |w, n| {
+            if let Workload::Serving(Serving::Vllm(v)) = w {
+                v.max_model_len = Some(n);
+            }
+        }, true)),
+        (Some(Workload::Serving(Serving::Vllm(_))), Find::Concurrency | Find::Batch) => Ok(target("--max-num-seqs", |w, n| {
+            if let Workload::Serving(Serving::Vllm(v)) = w {
+                v.max_num_seqs = Some(n);
+            }
+        }, false)),
+        (Some(Workload::Serving(Serving::Sglang(_))), Find::Context | Find::Sequence) => Ok(target("--context-length", |w, n| {
+            if let Workload::Serving(Serving::Sglang(s)) = w {
+                s.context = Some(n);
+            }
+        }, true)),
+        (Some(_), _) => unsupported("ctx"),
+        (None, _) => unsupported("nothing: a search needs a model"),
+    }
+}
+
+fn run_search(job: &Job, find: Find) -> Result<Search, EngineError> {
+    let target = find_target(job, find)?;
+    let mut job = job.clone();
+    if find == Find::Concurrency
+        && let Some(Workload::Serving(Serving::LlamaCpp(l))) = &mut job.workload
+        && l.context.is_none()
+    {
+        l.context = job.model.as_ref().and_then(|m| m.architecture.max_positions);
+    }
+    let found = search::largest(target.limit.min(SEARCH_LIMIT), |n| {
+        let mut tried = job.clone();
+        target.set(&mut tried, n);
+        let estimate = match tried.estimate() {
+            Ok(estimate) => estimate,
+            // Sizes beyond 64 bits are too large to fit; every other error is one.
+            Err(EngineError::TooLarge) => return Ok((false, (None, "more than 16 EiB".to_owned()))),
+            Err(error) => return Err(error),
+        };
+        let mut judgement = tried.judge(&estimate);
+        if find == Find::Concurrency
+            && judgement.verdict.fits()
+            && let Some(why) = crowded(&estimate, n)
+        {
+            judgement.verdict = crate::Verdict::DoesNotFit;
+            judgement.reason = Some(why);
+        }
+        let place = match (&estimate.peak_phase, &estimate.peak_module) {
+            (Some(phase), Some(module)) => format!(", at the peak in {phase} of {module}"),
+            (Some(phase), None) => format!(", at the peak in {phase}"),
+            _ => String::new(),
+        };
+        let why = judgement.reason.map_or_else(String::new, |reason| format!("{reason}{place}"));
+        Ok((judgement.verdict.fits(), (Some(estimate.peak.device), why)))
+    })?;
+    let (next, next_device, why) = match found.failing {
+        Some((n, (device, why))) => (n, device, why),
+        None => (target.limit.saturating_add(1), None, target.limit_reason.clone()),
+    };
+    Ok(Search {
+        find: Choice(target.find).to_string(),
+        option: target.option.to_owned(),
+        value: found.value,
+        next,
+        next_device,
+        why,
+        evaluated: found.evaluated,
+    })
+}
+
+/// Why an engine's KV pool cannot serve `n` sequences of the greatest length at a time.
+fn crowded(estimate: &Estimate, n: u64) -> Option<String> {
+    let permille = crate::verdict::concurrency_permille(estimate)?;
+    (permille < n.saturating_mul(1000)).then(|| {
+        let (whole, rest) = (permille / 1000, permille % 1000);
+        format!("the KV cache holds {whole}.{rest:03} sequences of the greatest length")
+    })
+}
+
+/// The GPUs on which a request fits, each with its outcome; the whole catalogue, in its order.
+///
+/// # Errors
+///
+/// As [`estimate`]; a GPU on which the request is impossible is left out.
+pub fn all_gpus(request: &Request) -> Result<Vec<GpuOutcome>, EngineError> {
+    let count = match &request.machine {
+        Some(text) => machine::machine(text, None)?.count,
+        None => 1,
+    };
+    let first = plimsoll_catalog::gpus::gpus().next().map(|g| g.id.clone()).unwrap_or_default();
+    let base = Request {
+        machine: Some(format!("{first}*{count}")),
+        free: None,
+        ..request.clone()
+    };
+    let job = resolve(&base)?;
+    let mut outcomes = Vec::new();
+    for gpu in plimsoll_catalog::gpus::gpus() {
+        let mut job = job.clone();
+        job.machine = machine::machine(&format!("{}*{count}", gpu.id), None)?;
+        let Ok(estimate) = job.estimate() else { continue };
+        let judgement = job.judge(&estimate);
+        outcomes.push(GpuOutcome {
+            id: job.machine.label(),
+            capacity: job.capacity(),
+            device: estimate.peak.device,
+            verdict: judgement.verdict,
+            margin: signed_difference(job.capacity(), estimate.peak.device),
+        });
+    }
+    Ok(outcomes)
+}
+
+/// One row of [`all_gpus`].
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct GpuOutcome {
+    /// The GPU, with its count.
+    pub id: String,
+    /// Bytes that one device offers.
+    pub capacity: Bytes,
+    /// Bytes at the peak.
+    pub device: Bytes,
+    /// The answer.
+    pub verdict: crate::Verdict,
+    /// Capacity less peak.
+    pub margin: i64,
+}
+
+/// Whether a source is a name to look up, for faces that must tell names from files.
+pub fn is_catalogue_name(name: &str) -> bool {
+    plimsoll_catalog::models::find(name).is_ok()
+}
+
+/// The source of a catalogue name.
+impl From<&str> for ModelSource {
+    fn from(name: &str) -> Self {
+        ModelSource::Name(name.to_owned())
+    }
+}
