@@ -287,7 +287,13 @@ impl<R: BufRead> Machine<'_, R> {
             }
             0x97 => self.push(Node::Bytes(0)),
             0x98 => Ok(()),
-            // Containers.
+            _ => self.containers(opcode),
+        }
+    }
+
+    /// Opcodes that make and fill lists, tuples, sets and dictionaries.
+    fn containers(&mut self, opcode: u8) -> Result<(), FormatError> {
+        match opcode {
             b']' => self.push(Node::List(Vec::new())),
             b')' => self.push(Node::Tuple(Vec::new())),
             b'}' => self.push(Node::Dict(Vec::new())),

@@ -140,3 +140,55 @@ fn index_as_written() {
     assert_eq!(index.total_size, Some(Bytes::new(672)));
     assert_eq!(index.files().len(), 2);
 }
+
+/// A header by hand, lengths in four bytes for version 1 and in eight after.
+fn gguf_by_hand(version: u32) -> Vec<u8> {
+    let length = |out: &mut Vec<u8>, n: u64| match version {
+        1 => out.extend_from_slice(&(n as u32).to_le_bytes()),
+        _ => out.extend_from_slice(&n.to_le_bytes()),
+    };
+    let text = |out: &mut Vec<u8>, text: &str| {
+        length(out, text.len() as u64);
+        out.extend_from_slice(text.as_bytes());
+    };
+    let mut out = b"GGUF".to_vec();
+    out.extend_from_slice(&version.to_le_bytes());
+    length(&mut out, 1);
+    length(&mut out, 3);
+    text(&mut out, "general.architecture");
+    out.extend_from_slice(&8u32.to_le_bytes());
+    text(&mut out, "llama");
+    text(&mut out, "llama.lists");
+    for part in [9u32, 9] {
+        out.extend_from_slice(&part.to_le_bytes());
+    }
+    length(&mut out, 2);
+    for _ in 0..2 {
+        out.extend_from_slice(&8u32.to_le_bytes());
+        length(&mut out, 1);
+        text(&mut out, "x");
+    }
+    text(&mut out, "general.alignment");
+    out.extend_from_slice(&4u32.to_le_bytes());
+    out.extend_from_slice(&64u32.to_le_bytes());
+    text(&mut out, "w");
+    out.extend_from_slice(&2u32.to_le_bytes());
+    length(&mut out, 3);
+    length(&mut out, 2);
+    out.extend_from_slice(&[0; 12]);
+    out.resize(out.len().next_multiple_of(64) + 24, 0);
+    out
+}
+
+#[test]
+fn gguf_of_every_version() {
+    for version in 1..=3 {
+        let file = gguf::read(Cursor::new(gguf_by_hand(version))).unwrap();
+        assert_eq!((file.version, file.arch(), file.alignment), (version, Some("llama"), 64));
+        assert_eq!(file.metadata.array_len("llama.lists"), Some(2));
+        assert_eq!(
+            (file.tensors[0].shape.as_slice(), file.tensors[0].bytes),
+            (&[2, 3][..], Bytes::new(24))
+        );
+    }
+}

@@ -107,6 +107,13 @@ fn a_checkpoint_of_everything() {
 }
 
 #[test]
+fn a_subclass_gives_its_inner_tensors() {
+    let checkpoint = read("subclass.pt");
+    assert_eq!(names(&checkpoint), ["w.a", "w.b"]);
+    assert_eq!(checkpoint.storage_bytes(), Bytes::new(2 * 3 * 4 * 4));
+}
+
+#[test]
 fn damaged_files_are_refused_by_name() {
     let zip = data("state_dict.pt");
     let legacy = data("legacy.pt");

@@ -26,6 +26,9 @@ const MAX_NAMES: usize = 128 << 20;
 /// Wrappers (parameter, subclass) around one tensor that are looked through.
 const MAX_WRAPPERS: usize = 8;
 
+/// What rebuilds a tensor of a class of its own: function, class, the function's arguments, state.
+const FROM_TYPE: &str = "torch._tensor._rebuild_from_type_v2";
+
 /// What a graph holds.
 #[derive(Debug, Default)]
 pub(super) struct Found {
@@ -175,7 +178,14 @@ impl<'a> Walk<'a> {
                         self.child(place, Some(name), node, out)?;
                     }
                 } else if let Some(arguments) = graph.elements(call.arguments) {
-                    self.listed(place, arguments, out)?;
+                    match (graph.global(call.callee), arguments) {
+                        // A subclass: its inner tensors are in the arguments or the state, and take its name.
+                        (Some(FROM_TYPE), [_, _, inner, state, ..]) => {
+                            self.child(place, None, *inner, out)?;
+                            self.child(place, None, *state, out)?;
+                        }
+                        _ => self.listed(place, arguments, out)?,
+                    }
                 }
                 self.listed(place, &call.items, out)?;
                 self.keyed(place, &call.pairs, out)?;

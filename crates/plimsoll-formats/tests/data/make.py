@@ -111,12 +111,19 @@ def torch_files():
     torch.save(checkpoint, HERE / "checkpoint_p5.pt", pickle_protocol=5)
 
 
+def subclass_file():
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    torch.save({"w": TwoTensor(torch.zeros(3, 4), torch.zeros(3, 4))}, HERE / "subclass.pt")
+
+
 def main():
     safetensors_file()
     gguf_file("small.gguf")
     for number in range(2):
         gguf_file(f"split-{number + 1:05}-of-00002.gguf", quantized=False, split=(number, 2))
     torch_files()
+    subclass_file()
     index = {
         "metadata": {"total_size": 672},
         "weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"},
