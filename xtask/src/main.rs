@@ -24,7 +24,22 @@ fn main() -> anyhow::Result<()> {
             }
             Ok(())
         }
-        _ => anyhow::bail!("usage: xtask validate-serving RECORDS.jsonl"),
+        (Some("validate-llamacpp"), Some(path)) => {
+            let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
+            let scores = validate::llamacpp::run(&text);
+            for score in &scores {
+                println!("{score}");
+            }
+            let stated = || scores.iter().filter(|s| s.stated);
+            let caches = stated().flat_map(|s| [s.kv, s.rs]).flatten();
+            summary("caches within 0.5 % or 2 MiB", caches, validate::llamacpp::exact);
+            let plain = scores.iter().filter(|s| s.plain).filter_map(|s| s.compute);
+            summary("plain compute buffers within 3 %", plain, validate::llamacpp::close);
+            let other = scores.iter().filter(|s| !s.plain).filter_map(|s| s.compute);
+            summary("other compute buffers within 3 %", other, validate::llamacpp::close);
+            Ok(())
+        }
+        _ => anyhow::bail!("usage: xtask validate-serving|validate-llamacpp RECORDS.jsonl"),
     }
 }
 

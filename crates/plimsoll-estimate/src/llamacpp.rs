@@ -71,7 +71,7 @@ pub fn estimate(
     let layers = validate::check(model, request, device)?;
     let behaviour = if request.ik { Behaviour::fork() } else { Behaviour::mainline(request.build) };
     let context = request.context.or(model.max_positions).unwrap_or(4096);
-    let layout = Layout::new(layers.len(), device.count, request, weights)?;
+    let layout = Layout::new(layers.len(), device.count, request, weights, behaviour.output_layer_first)?;
     let mut cache = CachePlan::new(layers, request, context, &behaviour);
     for (il, layer) in layers.iter().enumerate() {
         if let Mixer::ShortConv { kernel, .. } = layer.mixer {

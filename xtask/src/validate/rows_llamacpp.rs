@@ -15,8 +15,7 @@ use plimsoll_model::arch::{
 use plimsoll_units::{Bytes, DType};
 use serde_json::Value;
 
-#[path = "rows_llamacpp_base.rs"]
-mod base;
+use super::rows_llamacpp_base as base;
 
 /// What a row asks for.
 pub type Request = (Architecture, Option<Vec<StoredTensor>>, LlamaCpp, Device);
@@ -239,7 +238,7 @@ impl Facts<'_> {
         a.qkv_bias = self.is(&["qwen2", "gpt-oss", "phi2", "gptneox", "bert"]);
         a.out_bias = self.is(&["gpt-oss", "phi2", "gptneox", "bert"]);
         a.sinks = self.is(&["gpt-oss"]);
-        a.fused_qkv = self.is(&["phi2", "gptneox", "phi3"]);
+        a.fused_qkv = self.is(&["gptneox", "phi3"]);
         Ok(a)
     }
 

@@ -6,7 +6,7 @@
 
 use plimsoll_model::Architecture;
 use plimsoll_model::arch::{
-    Attention, Ffn, Layer, Mixer, Norm, NormKind, NormPlacement, Positions,
+    Attention, Ffn, Layer, Mixer, ModelKind, Norm, NormKind, NormPlacement, Positions,
 };
 use plimsoll_units::DType;
 
@@ -104,12 +104,36 @@ impl Builder<'_> {
             let given = self.g.input(DType::F32, [hidden, tokens, 1, 1]);
             self.g.expand(given);
         }
-        self.g.expand(rows);
-        rows
+        let mut x = rows;
+        let embedding = self.cx.arch.embedding.as_ref();
+        if embedding.is_some_and(|e| e.token_types.is_some()) {
+            let types = self.g.weight(DType::F32, [hidden, 1, 1, 1], HOST);
+            x = self.g.in_place(&[x, types]);
+        }
+        if matches!(embedding.map(|e| e.positions), Some(Positions::Learned { .. })) {
+            let table = self.g.weight(DType::F32, [hidden, 1, 1, 1], HOST);
+            let ids = self.positions();
+            let places = self.g.op(DType::F32, [hidden, tokens, 1, 1], &[table, ids]);
+            x = self.g.in_place(&[x, places]);
+        }
+        if let Some(norm) = embedding.and_then(|e| e.norm) {
+            x = self.norm_at(norm, x, HOST);
+        }
+        if self.cx.behaviour.embedding_select {
+            self.g.expand(x);
+        }
+        x
     }
 
     fn finish(&mut self, x: TensorId, rows: Option<TensorId>) {
-        let outputs = self.cx.arch.head.outputs;
+        let generates = matches!(
+            self.cx.arch.kind,
+            ModelKind::CausalLm
+                | ModelKind::VisionLanguage
+                | ModelKind::EncoderDecoderLm
+                | ModelKind::SpeechSeq2Seq
+        );
+        let outputs = if generates { self.cx.arch.head.outputs } else { 0 };
         let hidden = self.cx.arch.hidden;
         let last_place = self.cx.layout.output_norm();
         let norm = self.cx.arch.main_stack().and_then(|s| s.final_norm);

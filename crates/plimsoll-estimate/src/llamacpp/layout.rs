@@ -32,6 +32,7 @@ impl<'a> Layout<'a> {
         devices: u64,
         request: &LlamaCpp,
         weights: &'a [StoredTensor],
+        output_first: bool,
     ) -> Result<Self, EstimateError> {
         let mut patterns = Vec::new();
         for (pattern, host) in &request.offload.overrides {
@@ -55,18 +56,12 @@ impl<'a> Layout<'a> {
         };
         let total = layers as u64 + 1;
         let on_gpu = request.offload.gpu_layers.unwrap_or(total).min(total);
-        let start = (layers as u64).saturating_sub(on_gpu);
+        let start = if output_first { total - on_gpu } else { (layers as u64).saturating_sub(on_gpu) };
         let place = |il: u64| {
-            if il < start
-                || (il == layers as u64 && on_gpu == 0)
-                || (on_gpu < total && il == layers as u64)
-            {
-                HOST
-            } else {
-                device_of(il - start, on_gpu.max(1), &shares)
-            }
+            let index = il.checked_sub(start).filter(|i| *i < on_gpu);
+            index.map_or(HOST, |i| device_of(i, on_gpu, &shares))
         };
-        // The output layer counts as the last one; it is offloaded only with all others.
+        // The output layer is numbered after the others; older builds offload it only with all of them.
         let output = place(layers as u64);
         Ok(Layout {
             layers: (0..layers as u64).map(place).collect(),
@@ -154,7 +149,7 @@ mod tests {
     use crate::request::Offload;
 
     fn layout(layers: usize, devices: u64, request: &LlamaCpp) -> Vec<Place> {
-        let l = Layout::new(layers, devices, request, &[]).unwrap();
+        let l = Layout::new(layers, devices, request, &[], false).unwrap();
         l.layers.iter().copied().chain([l.output]).collect()
     }
 
@@ -169,6 +164,8 @@ mod tests {
         assert_eq!(layout(3, 1, &some(0)), [HOST; 4]);
         assert_eq!(layout(3, 1, &some(99)), [0, 0, 0, 0]);
         assert_eq!(layout(3, 2, &LlamaCpp::default()), [0, 0, 1, 1]);
+        let newer = Layout::new(3, 1, &some(2), &[], true).unwrap();
+        assert_eq!((newer.layers, newer.output), (vec![HOST, HOST, 0], 0));
         let split = LlamaCpp { tensor_split: vec![3, 1], ..LlamaCpp::default() };
         assert_eq!(layout(3, 2, &split), [0, 0, 0, 1]);
     }

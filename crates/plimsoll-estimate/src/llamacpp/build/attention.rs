@@ -24,9 +24,9 @@ impl Builder<'_> {
             if a.qkv_bias {
                 all = self.bias(il, "attn_qkv", all);
             }
-            let q = self.g.view(all, [a.head_dim, a.heads, tokens, 1]);
-            let k = self.g.view(all, [a.head_dim, a.kv_heads, tokens, 1]);
-            let v = self.g.view(all, [a.value_dim, a.kv_heads, tokens, 1]);
+            let q = self.part_of(all, a.head_dim, a.heads);
+            let k = self.part_of(all, a.head_dim, a.kv_heads);
+            let v = self.part_of(all, a.value_dim, a.kv_heads);
             (q, Some(k), Some(v), None)
         } else {
             let q = self.projection(il, "attn_q", q_width, a.qkv_bias, x);
@@ -74,6 +74,17 @@ impl Builder<'_> {
         let hidden = self.cx.arch.hidden;
         let y = self.linear(il, "attn_output", hidden, out);
         if a.out_bias { self.bias(il, "attn_output", y) } else { y }
+    }
+
+    /// Heads of a fused projection: a window, or a copy in older builds.
+    fn part_of(&mut self, all: TensorId, dim: u64, heads: u64) -> TensorId {
+        let tokens = self.cx.batch.tokens;
+        let window = self.g.view(all, [dim, heads, tokens, 1]);
+        if self.cx.behaviour.fused_qkv_views {
+            return window;
+        }
+        let copy = self.g.op(DType::F32, [dim * heads, tokens, 1, 1], &[window]);
+        self.g.view(copy, [dim, heads, tokens, 1])
     }
 
     fn projection(
