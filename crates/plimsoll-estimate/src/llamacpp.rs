@@ -5,7 +5,7 @@
 //! number that llama.cpp prints as `compute buffer size`, not a fit.
 
 use plimsoll_model::Architecture;
-use plimsoll_model::arch::{Layer, Mixer};
+use plimsoll_model::arch::{Layer, Mixer, ModelKind};
 use plimsoll_units::Bytes;
 
 use crate::device::Device;
@@ -71,8 +71,14 @@ pub fn estimate(
     let layers = validate::check(model, request, device)?;
     let behaviour = if request.ik { Behaviour::fork() } else { Behaviour::mainline(request.build) };
     let context = request.context.or(model.max_positions).unwrap_or(4096);
-    let layout = Layout::new(layers.len(), device.count, request, weights, behaviour.output_layer_first)?;
+    let layout =
+        Layout::new(layers.len(), device.count, request, weights, behaviour.output_layer_first)?;
     let mut cache = CachePlan::new(layers, request, context, &behaviour);
+    if behaviour.encoder_without_cache
+        && matches!(model.kind, ModelKind::Encoder | ModelKind::MaskedLm)
+    {
+        cache.layers.fill(kv::LayerCache::default());
+    }
     for (il, layer) in layers.iter().enumerate() {
         if let Mixer::ShortConv { kernel, .. } = layer.mixer {
             cache.layers[il].state = short_conv_state(kernel, model.hidden, request.sequences);
@@ -84,13 +90,13 @@ pub fn estimate(
     ))
 }
 
-/// The spelling of a family in GGUF files.
-fn family(name: &str) -> &str {
+/// The `general.architecture` of GGUF files for a `model_type` of Hugging Face; other names pass through.
+pub fn gguf_family(name: &str) -> &str {
     match name {
         "gpt_oss" | "gptoss" => "gpt-oss",
         "qwen3_moe" => "qwen3moe",
         "qwen3_next" => "qwen3next",
-        "qwen3_5" | "qwen3_5_text" | "qwen35 (hybrid)" => "qwen35",
+        "qwen3_5" | "qwen3_5_text" => "qwen35",
         "qwen3_5_moe" | "qwen3_5_moe_text" => "qwen35moe",
         "qwen2_moe" => "qwen2moe",
         "qwen2_vl" | "qwen2_5_vl" => "qwen2vl",
@@ -101,6 +107,10 @@ fn family(name: &str) -> &str {
         "gpt_neox" => "gptneox",
         "phi" | "phi-msft" => "phi2",
         "cohere" => "command-r",
+        "falcon_h1" => "falcon-h1",
+        "gemma4_text" => "gemma4",
+        "lfm2_moe" => "lfm2moe",
+        "granitemoehybrid" => "granitehybrid",
         other => other,
     }
 }

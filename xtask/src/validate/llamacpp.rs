@@ -67,7 +67,9 @@ impl fmt::Display for Score {
 /// Scores every llama.cpp record of a JSON-lines text.
 pub fn run(text: &str) -> Vec<Score> {
     let rows = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
-    rows.filter(|r| r["engine"].as_str().is_some_and(|e| e.contains("llama"))).map(|r| score(&r)).collect()
+    rows.filter(|r| r["engine"].as_str().is_some_and(|e| e.contains("llama")))
+        .map(|r| score(&r))
+        .collect()
 }
 
 fn score(row: &Value) -> Score {
@@ -98,7 +100,8 @@ fn score(row: &Value) -> Score {
     s.compute = pair("compute_mib", "compute");
     s.host_compute = pair("host_compute_mib", "host_compute");
     s.weights = (!stored.is_empty()).then(|| pair("weights_mib", "weights")).flatten();
-    s.stated = row["hparams"]["n_embd_k_gqa"].as_u64().is_some() || row["hparams"]["n_lora_kv"].as_u64().is_some();
+    s.stated = row["hparams"]["n_embd_k_gqa"].as_u64().is_some()
+        || row["hparams"]["n_lora_kv"].as_u64().is_some();
     let layers = model.main_stack().map_or(0, |s| s.layers.len() as u64);
     s.plain = engine == "llama.cpp"
         && device.count == 1

@@ -4,14 +4,15 @@
 //! catalogue entry of the model that it names. What neither knows makes the row unusable, and the reason says so.
 
 use plimsoll_catalog::models;
+use plimsoll_estimate::llamacpp;
 use plimsoll_estimate::request::{LlamaCpp, Offload, SplitMode};
 use plimsoll_estimate::weights::StoredTensor;
 use plimsoll_estimate::{Device, Spread};
-use plimsoll_model::Architecture;
 use plimsoll_model::arch::{
-    Activation, Attention, Ffn, GatedDelta, LatentAttention, Layer, Mixer, Mlp, Moe, Norm,
-    NormPlacement, QkNorm, Span,
+    Activation, Attention, Ffn, GatedDelta, LatentAttention, Layer, Mixer, Mlp, ModelKind, Moe,
+    Norm, NormPlacement, Positions, QkNorm, Span,
 };
+use plimsoll_model::{Architecture, hf};
 use plimsoll_units::{Bytes, DType};
 use serde_json::Value;
 
@@ -32,7 +33,7 @@ const BEFORE_SINGLE_OUTPUT: u64 = 8946;
 /// The reason why the row cannot be scored.
 pub fn request(row: &Value) -> Result<Request, String> {
     let facts = Facts::new(row);
-    let architecture = facts.architecture()?;
+    let architecture = facts.architecture().or_else(|reason| facts.imported().ok_or(reason))?;
     let (request, device) = facts.settings(&architecture)?;
     Ok((architecture, None, request, device))
 }
@@ -40,6 +41,7 @@ pub fn request(row: &Value) -> Result<Request, String> {
 /// A row and the catalogue entry of its model.
 struct Facts<'a> {
     row: &'a Value,
+    entry: Option<&'static models::ModelEntry>,
     config: Option<Value>,
     family: String,
 }
@@ -62,28 +64,86 @@ fn spellings(name: &str) -> Vec<String> {
     (1..=parts.len()).rev().map(|n| parts[..n].join("-")).collect()
 }
 
-fn catalogued(row: &Value) -> Option<Value> {
-    let name = row["model"].as_str()?;
+/// The catalogue's entry for the model that the row names, or else for a model of the same family and depth.
+fn catalogued(row: &Value, family: &str) -> Option<&'static models::ModelEntry> {
+    let name = row["model"].as_str().unwrap_or("");
     let whole = name.split('(').next().unwrap_or(name).trim().replace(' ', "-");
-    let names = spellings(&whole).into_iter().chain(spellings(name));
-    let entry = names.filter_map(|n| models::find(&n).ok()).next()?;
-    let config: Value = serde_json::from_str(entry.config).ok()?;
+    let mut names =
+        spellings(&whole).into_iter().chain(spellings(name)).filter(|n| n.contains(['-', ':']));
+    names.find_map(|n| models::find(&n).ok()).or_else(|| {
+        let layers = number(&row["hparams"]["n_layer"])?;
+        let stated = [
+            ("n_embd", "hidden_size"),
+            ("n_head", "num_attention_heads"),
+            ("n_head_kv", "num_key_value_heads"),
+            ("n_embd_head_k", "head_dim"),
+        ];
+        models::models().find(|e| {
+            let Some(c) = text_part(e.config) else { return false };
+            let same = stated.iter().all(|(ours, theirs)| {
+                let (a, b) = (number(&row["hparams"][*ours]), number(&c[*theirs]));
+                a.is_none() || a == b
+            });
+            llamacpp::gguf_family(c["model_type"].as_str().unwrap_or("")) == family
+                && number(&c["num_hidden_layers"]) == Some(layers)
+                && same
+        })
+    })
+}
+
+/// The part of a configuration that describes the language model.
+fn text_part(config: &str) -> Option<Value> {
+    let config: Value = serde_json::from_str(config).ok()?;
     Some(match config.get("text_config") {
         Some(text) => text.clone(),
         None => config,
     })
 }
 
+/// Families whose layers the row's widths describe completely.
+const DESCRIBED: [&str; 21] = [
+    "llama",
+    "qwen2",
+    "qwen3",
+    "qwen3moe",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gpt-oss",
+    "granite",
+    "deepseek2",
+    "qwen35",
+    "qwen35moe",
+    "phi2",
+    "phi3",
+    "gptneox",
+    "command-r",
+    "bert",
+    "glm4",
+    "chatglm",
+    "mistral",
+    "glm4moe",
+];
+
 impl<'a> Facts<'a> {
     fn new(row: &'a Value) -> Self {
-        let config = catalogued(row);
-        let stated = row["arch"].as_str().unwrap_or("");
+        let stated = row["arch"].as_str().unwrap_or("").split(' ').next().unwrap_or("").to_owned();
+        let entry = catalogued(row, &stated);
+        let config = entry.and_then(|e| text_part(e.config));
         let family = if stated.is_empty() {
-            config.as_ref().and_then(|c| c["model_type"].as_str()).unwrap_or("").to_owned()
+            let known = config.as_ref().and_then(|c| c["model_type"].as_str()).unwrap_or("");
+            llamacpp::gguf_family(known).to_owned()
         } else {
-            stated.split(' ').next().unwrap_or(stated).to_owned()
+            stated
         };
-        Facts { row, config, family }
+        Facts { row, entry, config, family }
+    }
+
+    /// The catalogue's model as it is, for families that rows do not describe.
+    fn imported(&self) -> Option<Architecture> {
+        let mut a = hf::from_config(self.entry?.config.as_bytes()).ok()?.architecture;
+        a.family.clone_from(&self.family);
+        Some(a)
     }
 
     /// A width: the row's own value, or the configuration's under one of `keys`.
@@ -112,6 +172,9 @@ impl<'a> Facts<'a> {
 
 impl Facts<'_> {
     fn architecture(&self) -> Result<Architecture, String> {
+        if !DESCRIBED.contains(&self.family.as_str()) {
+            return Err(format!("rows do not describe the layers of `{}`", self.family));
+        }
         let layers = self.need("n_layer", &["num_hidden_layers", "n_layer", "n_layers"])?;
         let hidden = self.width("n_embd", &["hidden_size", "d_model", "n_embd"]);
         let hidden = hidden.or_else(|| self.width("n_embd_k_gqa", &[])).unwrap_or(1);
@@ -126,6 +189,16 @@ impl Facts<'_> {
             && let Some(s) = a.stacks.first_mut()
         {
             s.final_norm = Some(Norm::LAYER);
+        }
+        if self.is(&["bert"]) {
+            a.kind = ModelKind::Encoder;
+            if let Some(s) = a.stacks.first_mut() {
+                s.final_norm = None;
+            }
+            if let Some(e) = &mut a.embedding {
+                e.positions = Positions::Learned { rows: 512 };
+                (e.token_types, e.norm) = (Some(2), Some(Norm::LAYER));
+            }
         }
         a.max_positions = None;
         Ok(a)
@@ -155,9 +228,6 @@ impl Facts<'_> {
     fn mixer(&self, il: u64, layers: u64) -> Result<Mixer, String> {
         if self.is(&["deepseek2"]) {
             return self.latent();
-        }
-        if self.is(&["mamba"]) {
-            return Err("Mamba widths are not in the row".to_owned());
         }
         let attention_layers = self.width("n_layer_attn", &[]);
         if self.is(&["qwen35", "qwen35moe", "qwen3next"]) {

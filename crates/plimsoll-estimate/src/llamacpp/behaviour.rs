@@ -19,6 +19,7 @@ struct Change {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Behaviour {
     pub(super) sliding_cache: bool,
+    pub(super) encoder_without_cache: bool,
     pub(super) sliding_by_ubatch: bool,
     pub(super) glu: bool,
     pub(super) ordered_expert_sum: bool,
@@ -60,6 +61,7 @@ impl Behaviour {
             |key: &str| changes.iter().any(|c| c.key == key && build.is_none_or(|b| b >= c.build));
         Behaviour {
             sliding_cache: on("sliding_cache"),
+            encoder_without_cache: on("encoder_without_cache"),
             sliding_by_ubatch: on("sliding_by_ubatch"),
             glu: on("glu"),
             ordered_expert_sum: on("ordered_expert_sum"),
@@ -99,7 +101,7 @@ impl Behaviour {
     /// Families with several positions per token.
     pub(super) fn sectioned_positions(&self, family: &str) -> bool {
         matches!(
-            super::family(family),
+            super::gguf_family(family),
             "qwen2vl" | "qwen3vl" | "qwen3vlmoe" | "qwen35" | "qwen35moe"
         )
     }

@@ -90,7 +90,10 @@ impl Builder<'_> {
     /// Families whose hidden state feeds a draft head choose output rows after the final norm.
     fn rows_after_norm(&self) -> bool {
         self.cx.behaviour.next_token_hidden
-            && matches!(super::family(&self.cx.arch.family), "qwen35" | "qwen35moe" | "qwen3next")
+            && matches!(
+                super::gguf_family(&self.cx.arch.family),
+                "qwen35" | "qwen35moe" | "qwen3next"
+            )
     }
 
     fn embed(&mut self) -> TensorId {
@@ -298,7 +301,7 @@ impl Builder<'_> {
             ffn_in = self.norm(il, "ffn_norm", layer.norm, residual);
         }
         let out = self.ffn(il, &layer.ffn, ffn_in);
-        let phi = matches!(super::family(&self.cx.arch.family), "phi2");
+        let phi = matches!(super::gguf_family(&self.cx.arch.family), "phi2");
         let sum = if phi {
             self.g.in_place(&[attention, out])
         } else {

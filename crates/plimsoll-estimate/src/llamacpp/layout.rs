@@ -56,7 +56,8 @@ impl<'a> Layout<'a> {
         };
         let total = layers as u64 + 1;
         let on_gpu = request.offload.gpu_layers.unwrap_or(total).min(total);
-        let start = if output_first { total - on_gpu } else { (layers as u64).saturating_sub(on_gpu) };
+        let start =
+            if output_first { total - on_gpu } else { (layers as u64).saturating_sub(on_gpu) };
         let place = |il: u64| {
             let index = il.checked_sub(start).filter(|i| *i < on_gpu);
             index.map_or(HOST, |i| device_of(i, on_gpu, &shares))

@@ -68,7 +68,7 @@ pub(super) fn report(
 
 /// Spread of the compute buffer in thousandths: the graph of these families is approximated.
 fn uncertain(model: &Architecture, request: &LlamaCpp) -> u64 {
-    let family = super::family(&model.family);
+    let family = super::gguf_family(&model.family);
     match family {
         _ if request.ik => 150,
         "llama" | "qwen2" | "qwen3" | "qwen3moe" | "mistral" | "gemma" | "gemma2" | "gemma3"

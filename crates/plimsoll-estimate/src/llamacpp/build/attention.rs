@@ -1,6 +1,6 @@
 //! Softmax attention: projections, norms, rotation of cached values, the store into the cache and the product.
 
-use plimsoll_model::arch::{Attention, Norm, NormKind, QkNorm, Span};
+use plimsoll_model::arch::{Attention, ModelKind, Norm, NormKind, QkNorm, Span};
 use plimsoll_units::DType;
 
 use super::Builder;
@@ -63,7 +63,10 @@ impl Builder<'_> {
             q = self.g.in_place(&[q, pos]);
             k = k.map(|k| self.g.in_place(&[k, pos]));
         }
-        let out = self.attend(il, a, q, k, v);
+        let out = match (k, v) {
+            (Some(k), Some(v)) if self.bidirectional() => self.attend_to_batch(a, q, k, v),
+            _ => self.attend(il, a, q, k, v),
+        };
         let out = match gate {
             Some(gate) => {
                 let gate = self.g.in_place(&[gate]);
@@ -106,6 +109,46 @@ impl Builder<'_> {
             return x;
         }
         self.g.view(x, [dim, heads, self.cx.batch.tokens, 1])
+    }
+
+    fn bidirectional(&self) -> bool {
+        matches!(self.cx.arch.kind, ModelKind::Encoder | ModelKind::MaskedLm)
+    }
+
+    /// Attention within the batch, for encoders: no cache is read.
+    fn attend_to_batch(
+        &mut self,
+        a: &Attention,
+        q: TensorId,
+        k: TensorId,
+        v: TensorId,
+    ) -> TensorId {
+        let tokens = self.cx.batch.tokens;
+        let newer = self.cx.behaviour.encoder_without_cache;
+        if newer {
+            self.expand_qkv(q, Some(k), Some(v));
+        }
+        let q = self.g.view(q, [a.head_dim, tokens, a.heads, 1]);
+        let flash = newer && self.cx.flash_attention;
+        let mask = self.mask(0, tokens);
+        let out = if flash {
+            let k = self.g.op(DType::F16, [a.head_dim, tokens, a.kv_heads, 1], &[k]);
+            let v = self.g.op(DType::F16, [a.value_dim, tokens, a.kv_heads, 1], &[v]);
+            let out = self.g.op(DType::F32, [a.value_dim, a.heads, tokens, 1], &[q, k, v, mask]);
+            self.g.view(out, [a.value_dim * a.heads, tokens, 1, 1])
+        } else {
+            let k = self.g.view(k, [a.head_dim, tokens, a.kv_heads, 1]);
+            let k = if newer { k } else { self.g.like(&[k]) };
+            let scores = self.g.op(DType::F32, [tokens, tokens, a.heads, 1], &[k, q]);
+            let scores = self.g.in_place(&[scores, mask]);
+            let v = self.g.view(v, [tokens, a.value_dim, a.kv_heads, 1]);
+            let v = self.g.like(&[v]);
+            let out = self.g.op(DType::F32, [a.value_dim, tokens, a.heads, 1], &[v, scores]);
+            let merged = self.g.view(out, [a.value_dim, a.heads, tokens, 1]);
+            self.g.op(DType::F32, [a.value_dim * a.heads, tokens, 1, 1], &[merged])
+        };
+        self.g.expand(out);
+        out
     }
 
     /// Stores K and V of the batch and attends to the cache; returns `[heads * value_dim, tokens]`.
@@ -153,7 +196,7 @@ impl Builder<'_> {
             kv_elements: cells.saturating_mul(a.kv_heads.saturating_mul(a.head_dim)),
             v_elements: cells.saturating_mul(a.kv_heads.saturating_mul(a.value_dim)),
             sinks: a.sinks,
-            soft_cap: matches!(crate::llamacpp::family(&self.cx.arch.family), "gemma2"),
+            soft_cap: matches!(crate::llamacpp::gguf_family(&self.cx.arch.family), "gemma2"),
         };
         let mask = self.mask(sliding, cells);
         let mut out = self.product(il, &attention, q, k_cache, v_cache, mask);

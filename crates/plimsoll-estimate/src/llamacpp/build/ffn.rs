@@ -102,7 +102,7 @@ impl Builder<'_> {
     }
 
     fn router(&mut self, il: usize, m: &Moe, x: TensorId) -> (TensorId, TensorId) {
-        let family = crate::llamacpp::family(&self.cx.arch.family);
+        let family = crate::llamacpp::gguf_family(&self.cx.arch.family);
         let rows = self.g.get(x).shape[1];
         let mut logits = self.linear(il, "ffn_gate_inp", m.experts, x);
         let oai = family == "gpt-oss";
