@@ -34,9 +34,19 @@ fn main() -> anyhow::Result<()> {
             let caches = stated().flat_map(|s| [s.kv, s.rs]).flatten();
             summary("llama.cpp", "caches within 0.5 % or 2 MiB", caches, validate::llamacpp::exact);
             let plain = scores.iter().filter(|s| s.plain).filter_map(|s| s.compute);
-            summary("llama.cpp", "plain compute buffers within 3 %", plain, validate::llamacpp::close);
+            summary(
+                "llama.cpp",
+                "plain compute buffers within 3 %",
+                plain,
+                validate::llamacpp::close,
+            );
             let other = scores.iter().filter(|s| !s.plain).filter_map(|s| s.compute);
-            summary("llama.cpp", "other compute buffers within 3 %", other, validate::llamacpp::close);
+            summary(
+                "llama.cpp",
+                "other compute buffers within 3 %",
+                other,
+                validate::llamacpp::close,
+            );
             Ok(())
         }
         _ => anyhow::bail!("usage: xtask validate-serving|validate-llamacpp RECORDS.jsonl"),
