@@ -3,6 +3,7 @@
 //! [`Diagnostic`].
 
 mod decoder;
+mod deepseek_v4;
 mod defaults;
 mod encoder;
 mod families;
@@ -13,7 +14,9 @@ mod legacy;
 mod mixture;
 mod multimodal;
 mod quantization;
+mod resampler;
 mod seq2seq;
+mod speech;
 mod tower;
 
 use serde_json::{Map, Value};

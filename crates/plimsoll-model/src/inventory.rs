@@ -4,9 +4,13 @@
 
 mod emit;
 mod naming;
+mod parts;
+mod stored;
 
 pub use emit::inventory;
 pub use naming::Naming;
+pub use parts::{Classified, classify};
+pub use stored::{StoredInventory, StoredRow, inventory_from_tensors};
 
 /// All parameters of a model, in the order of the published checkpoint's modules.
 #[derive(Clone, Debug, Default, PartialEq)]

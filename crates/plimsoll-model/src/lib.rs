@@ -6,6 +6,7 @@
 
 pub mod arch;
 pub mod build;
+pub mod gguf;
 pub mod graph;
 pub mod hf;
 pub mod inventory;

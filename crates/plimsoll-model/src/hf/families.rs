@@ -4,13 +4,22 @@ use serde_json::Value;
 
 use super::decoder::{Decoder, periodic, spans_from_types};
 use super::keys::{HEADS, HIDDEN, Keys, LAYERS};
-use super::{ImportError, encoder, gemma, hybrid, legacy, mixture, multimodal, seq2seq};
+use super::{
+    ImportError, deepseek_v4, encoder, gemma, hybrid, legacy, mixture, multimodal, resampler,
+    seq2seq, speech,
+};
 use crate::arch::{Activation, Architecture, Extra, Norm, NormPlacement, QkNorm, Span};
 use crate::inventory::{Naming, Part};
 
 /// Builds the architecture of `family` from `keys`.
 pub(super) fn build(keys: &Keys<'_>, family: &str) -> Result<Architecture, ImportError> {
     if let Some(done) = multimodal::build(keys, family)? {
+        return Ok(done);
+    }
+    if let Some(done) = resampler::build(keys, family)? {
+        return Ok(done);
+    }
+    if let Some(done) = speech::build(keys, family)? {
         return Ok(done);
     }
     if let Some(done) = encoder::build(keys, family)? {
@@ -31,6 +40,9 @@ pub(super) fn decoder(keys: &Keys<'_>, family: &str) -> Result<Architecture, Imp
         return Ok(done.finish());
     }
     if let Some(done) = gemma::build(keys, family)? {
+        return Ok(done.finish());
+    }
+    if let Some(done) = deepseek_v4::build(keys, family)? {
         return Ok(done.finish());
     }
     if let Some(done) = mixture::build(keys, family)? {

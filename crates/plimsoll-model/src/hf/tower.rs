@@ -173,12 +173,21 @@ pub(super) fn clip(keys: &Keys<'_>, root: &str) -> Result<Tower, ImportError> {
 }
 
 pub(super) fn siglip(keys: &Keys<'_>, root: &str) -> Result<Tower, ImportError> {
+    siglip_of(keys, root, true)
+}
+
+/// SigLIP without its pooling head.
+pub(super) fn siglip_bare(keys: &Keys<'_>, root: &str) -> Result<Tower, ImportError> {
+    siglip_of(keys, root, false)
+}
+
+fn siglip_of(keys: &Keys<'_>, root: &str, pooled: bool) -> Result<Tower, ImportError> {
     let mut plan = Plan::read(keys, Naming::Clip, keys.size(HIDDEN)?)?;
     plan.mlp.activation = keys.activation(Activation::GeluTanh);
     (plan.patch_bias, plan.final_norm) = (true, Some(Norm::LAYER));
     let (rows, hidden, width) = (plan.grid(), plan.hidden, plan.mlp.width);
     let mut tower = plan.tower(root, "encoder.layers", rows);
-    if keys.flag("vision_use_head", true)? {
+    if pooled && keys.flag("vision_use_head", true)? {
         tower.add("head.probe", vec![1, 1, hidden], Part::ExtraToken, false);
         tower.add(
             "head.attention.in_proj_weight",

@@ -68,6 +68,9 @@ pub enum Naming {
     Gemma4Vision,
     ClipText,
     Deit,
+    OpenClip,
+    WavLm,
+    DeepSeekV4,
     /// llama.cpp's `blk.N.attn_q`.
     Gguf,
 }
@@ -887,6 +890,36 @@ impl Naming {
             }
             Naming::ClipText => const { &Names { final_norm: "final_layer_norm", ..CLIP } },
             Naming::Deit => const { &Names { head: "cls_classifier", ..VIT } },
+            Naming::OpenClip => {
+                const {
+                    &Names {
+                        qkv: "attn.in_proj",
+                        o: "attn.out_proj",
+                        up: "mlp.c_fc",
+                        down: "mlp.c_proj",
+                        norms: ["ln_1", "ln_2", "", ""],
+                        ..LLAMA
+                    }
+                }
+            }
+            Naming::WavLm => {
+                const {
+                    &Names {
+                        q: "attention.q_proj",
+                        k: "attention.k_proj",
+                        v: "attention.v_proj",
+                        o: "attention.out_proj",
+                        up: "feed_forward.intermediate_dense",
+                        down: "feed_forward.output_dense",
+                        norms: ["layer_norm", "final_layer_norm", "", ""],
+                        final_norm: "layer_norm",
+                        ..LLAMA
+                    }
+                }
+            }
+            Naming::DeepSeekV4 => {
+                const { &Names { q: "", k: "self_attn.kv_proj", o: "", ..DEEPSEEK } }
+            }
             Naming::Gguf => &GGUF,
         }
     }
