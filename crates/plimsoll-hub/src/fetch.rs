@@ -3,7 +3,9 @@
 
 mod files;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::PoisonError;
 
 use plimsoll_formats::gguf::{GgufFile, SplitName};
 use plimsoll_formats::hf_config::{Folder, GgufSet, Weights, choose_files, gguf_sets};
@@ -11,6 +13,7 @@ use plimsoll_formats::index::{self, MAX_INDEX_LEN, ShardIndex};
 use plimsoll_formats::safetensors::SafetensorsHeader;
 use plimsoll_formats::torch_checkpoint::Checkpoint;
 
+use crate::fetched::{FetchedFile, FetchedReader};
 use crate::http::Client;
 use crate::{HubConfig, HubError, RepoRef};
 use files::Session;
@@ -55,6 +58,35 @@ pub struct FetchedModel {
     pub adapter_torch: Option<(String, Checkpoint)>,
     /// What was noticed on the way.
     pub notes: Vec<Note>,
+    files: BTreeMap<String, FetchedFile>,
+}
+
+impl FetchedModel {
+    /// Names of the files that were fetched, in whole or in part, sorted. For a reader that wants files: with
+    /// [`FetchedModel::open`] they are a folder that holds this model and nothing else.
+    pub fn names(&self) -> Vec<&str> {
+        self.files.keys().map(String::as_str).collect()
+    }
+
+    /// Opens a file that was fetched. Headers can be read from it; its weights cannot.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::NotFound`] for any other name, and what the system says of a file in the hub cache.
+    pub fn open(&self, name: &str) -> io::Result<FetchedReader<'_>> {
+        let file = self.files.get(name).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        file.open()
+    }
+
+    /// The file that is the model by itself, where one is: the first part of a GGUF model, or the file that the
+    /// reference names. Otherwise the folder is the model.
+    pub fn main_file(&self) -> Option<&str> {
+        if let Some((name, _)) = self.gguf.first() {
+            return Some(name);
+        }
+        let named = self.reference.file.as_deref();
+        named.filter(|name| self.files.contains_key(*name))
+    }
 }
 
 /// A remark on how a model was fetched.
@@ -163,6 +195,7 @@ impl Hub {
             torch,
             adapter_safetensors,
             adapter_torch,
+            files: session.files.into_inner().unwrap_or_else(PoisonError::into_inner),
             notes: session.notes,
         })
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom};
 
 use crate::HubError;
+use crate::fetched::{FetchedFile, moved};
 use crate::http::{Client, Target};
 
 /// Bytes of one request.
@@ -34,6 +35,12 @@ impl<'a> RemoteFile<'a> {
         let fetched = piece.bytes.len() as u64;
         let blocks = BTreeMap::from([(0, piece.bytes)]);
         Ok(RemoteFile { client, target, blocks, position: 0, file_len, fetched, failure: None })
+    }
+
+    /// What was fetched of it.
+    pub(crate) fn into_fetched(self) -> FetchedFile {
+        let pieces = self.blocks.into_iter().map(|(block, bytes)| (block * BLOCK, bytes)).collect();
+        FetchedFile::Pieces { pieces, file_len: self.file_len }
     }
 
     fn fetch(&mut self, block: u64) -> Result<(), HubError> {
@@ -86,12 +93,7 @@ impl Read for RemoteFile<'_> {
 
 impl Seek for RemoteFile<'_> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let to = match to {
-            SeekFrom::Start(n) => Some(n),
-            SeekFrom::End(n) => self.file_len.checked_add_signed(n),
-            SeekFrom::Current(n) => self.position.checked_add_signed(n),
-        };
-        self.position = to.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        self.position = moved(to, self.position, self.file_len)?;
         Ok(self.position)
     }
 }

@@ -4,10 +4,12 @@ mod server;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use plimsoll_formats::{gguf, safetensors, torch_checkpoint};
 use plimsoll_hub::{FetchedModel, Hub, HubConfig, HubError, Note, RepoRef, Token};
 use server::{Behaviour, COMMIT, Server};
 
@@ -87,6 +89,21 @@ fn a_sharded_model_takes_headers_only() {
 }
 
 #[test]
+fn what_was_fetched_reads_as_a_folder() {
+    let server = Server::start(sharded());
+    let model = fetch(config(&server), "hf:org/name").unwrap();
+    assert_eq!(model.main_file(), None);
+    assert_eq!(model.names().len(), 4);
+    for (name, header) in &model.safetensors {
+        assert_eq!(&safetensors::read(model.open(name).unwrap()).unwrap(), header);
+    }
+    let mut text = Vec::new();
+    model.open("config.json").unwrap().read_to_end(&mut text).unwrap();
+    assert_eq!(text, CONFIG);
+    assert_eq!(model.open("README.md").unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
 fn a_long_header_takes_a_second_range() {
     let tensors: Vec<String> = (0..2000)
         .map(|n| {
@@ -128,6 +145,8 @@ fn gguf_by_name_and_in_parts() {
     let server = Server::start(behaviour);
     let one = fetch(config(&server), "hf:org/name:q8_0").unwrap();
     assert_eq!(one.gguf[0].1.arch(), Some("llama"));
+    assert_eq!(one.main_file(), Some("small-Q8_0.gguf"));
+    assert_eq!(gguf::read(one.open("small-Q8_0.gguf").unwrap()).unwrap(), one.gguf[0].1);
     let parts = fetch(config(&server), "hf:org/name:F16").unwrap();
     let names: Vec<_> = parts.gguf.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["F16/split-00001-of-00002.gguf", "F16/split-00002-of-00002.gguf"]);
@@ -150,6 +169,8 @@ fn torch_checkpoints_and_adapters() {
     let server = Server::start(behaviour);
     let model = fetch(config(&server), "hf:org/name").unwrap();
     assert_eq!(model.torch[0].1.tensors.len(), 7);
+    let again = torch_checkpoint::read(model.open("pytorch_model.bin").unwrap()).unwrap();
+    assert_eq!(again, model.torch[0].1);
 
     let behaviour = Behaviour {
         files: files(&[

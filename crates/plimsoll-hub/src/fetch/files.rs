@@ -1,5 +1,6 @@
 //! One repository at one commit: each file from the hub cache, the own cache or the network, in this order.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, ErrorKind};
 use std::path::Path;
@@ -16,6 +17,7 @@ use serde::Deserialize;
 
 use super::Note;
 use crate::cache::{Caches, read_capped};
+use crate::fetched::FetchedFile;
 use crate::http::{Client, Piece, Target};
 use crate::reference::is_commit;
 use crate::remote::RemoteFile;
@@ -43,6 +45,8 @@ pub(super) struct Session<'a> {
     /// All files, sorted; `None` where the server lists none.
     pub(super) names: Option<Vec<String>>,
     pub(super) notes: Vec<Note>,
+    /// What was fetched, by name.
+    pub(super) files: Mutex<BTreeMap<String, FetchedFile>>,
 }
 
 /// The part of a listing that is used.
@@ -86,6 +90,7 @@ impl<'a> Session<'a> {
             commit: None,
             names: None,
             notes: Vec::new(),
+            files: Mutex::default(),
         };
         // A commit never changes, so a listing of one that is at hand is the listing.
         if is_commit(&reference.revision) && session.use_cached(&reference.revision, false) {
@@ -187,11 +192,13 @@ impl<'a> Session<'a> {
     pub(super) fn whole(&self, file: &str, limit: u64) -> Result<Vec<u8>, HubError> {
         if let Some(commit) = &self.commit {
             if let Some(path) = self.caches.hub_file(commit, file) {
+                self.keep(file, FetchedFile::Local(path.clone()));
                 return read_capped(&path, limit)
                     .map_err(|e| HubError::Cache { path, reason: e.to_string() });
             }
             let cached = self.caches.whole(commit, file);
             if let Some(bytes) = cached.filter(|bytes| bytes.len() as u64 <= limit) {
+                self.keep(file, FetchedFile::head(bytes.clone(), None));
                 return Ok(bytes);
             }
         }
@@ -199,7 +206,13 @@ impl<'a> Session<'a> {
         if let Some(commit) = &self.commit {
             self.caches.keep_whole(commit, file, &bytes);
         }
+        self.keep(file, FetchedFile::head(bytes.clone(), None));
         Ok(bytes)
+    }
+
+    fn keep(&self, file: &str, fetched: FetchedFile) {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.insert(file.to_owned(), fetched);
     }
 
     /// Whether a small file is there.
@@ -243,7 +256,10 @@ impl<'a> Session<'a> {
         let target = self.target(file)?;
         let mut remote = RemoteFile::open(self.client, &target)?;
         match torch_checkpoint::read(&mut remote) {
-            Ok(checkpoint) => Ok(checkpoint),
+            Ok(checkpoint) => {
+                self.keep(file, remote.into_fetched());
+                Ok(checkpoint)
+            }
             Err(source) => Err(remote.failure.take().unwrap_or(self.format(file, source))),
         }
     }
@@ -252,6 +268,7 @@ impl<'a> Session<'a> {
     fn local(&self, file: &str) -> Result<Option<BufReader<File>>, HubError> {
         let path = self.commit.as_ref().and_then(|commit| self.caches.hub_file(commit, file));
         let Some(path) = path else { return Ok(None) };
+        self.keep(file, FetchedFile::Local(path.clone()));
         open(&path).map(|file| file.map(BufReader::new))
     }
 
@@ -268,6 +285,7 @@ impl<'a> Session<'a> {
             && let Some(piece) = self.caches.head(commit, file)
             && let Ok((_, header)) = parse(&piece.bytes, piece.file_len)
         {
+            self.keep(file, FetchedFile::head(piece.bytes, piece.file_len));
             return Ok(header);
         }
         let target = self.target(file)?;
@@ -276,11 +294,11 @@ impl<'a> Session<'a> {
             let have = bytes.len() as u64;
             let end = match parse(&bytes, file_len) {
                 Ok((length, header)) => {
-                    if let (Some(commit), Some(file_len)) = (&self.commit, file_len)
-                        && let Some(head) = bytes.get(..length as usize)
-                    {
-                        self.caches.keep_head(commit, file, head, file_len);
+                    bytes.truncate(usize::try_from(length).unwrap_or(usize::MAX));
+                    if let (Some(commit), Some(file_len)) = (&self.commit, file_len) {
+                        self.caches.keep_head(commit, file, &bytes, file_len);
                     }
+                    self.keep(file, FetchedFile::head(bytes, file_len));
                     return Ok(header);
                 }
                 Err(FormatError::Truncated { end, .. })
