@@ -13,13 +13,14 @@ mod legacy;
 mod tensors;
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::io::{Read, Seek, SeekFrom};
 
 use plimsoll_units::{Bytes, DType};
 
 use crate::error::shown_bytes;
 use crate::sniff::{self, FileKind};
-use crate::{Diagnostic, FormatError};
+use crate::{Diagnostic, FormatError, TensorInfo};
 
 pub use archive::MAX_RECORDS;
 pub use tensors::{MAX_DEPTH, MAX_NAME, MAX_RANK, MAX_TENSORS};
@@ -53,6 +54,25 @@ impl Checkpoint {
     /// Bytes of all storages, each once: what loading the file takes.
     pub fn storage_bytes(&self) -> Bytes {
         self.storages.iter().map(|s| s.bytes).sum()
+    }
+
+    /// The tensors as rows of a table, each under its first name: a tied tensor (the same view of the same
+    /// storage) appears once. Offsets are those within the storage.
+    pub fn tensor_infos(&self) -> Vec<TensorInfo> {
+        let mut seen = HashSet::new();
+        let first = |t: &&CheckpointTensor| match t.storage {
+            Some(id) => seen.insert((id, t.storage_offset, t.shape.as_slice(), &t.type_name)),
+            None => true,
+        };
+        let info = |t: &CheckpointTensor| TensorInfo {
+            name: t.name.clone(),
+            shape: t.shape.clone(),
+            dtype: t.dtype,
+            type_name: t.type_name.clone(),
+            offset: t.storage_offset.get(),
+            bytes: t.bytes,
+        };
+        self.tensors.iter().filter(first).map(info).collect()
     }
 
     /// The storage that a tensor views.
@@ -91,6 +111,8 @@ pub struct CheckpointTensor {
     pub bytes: Bytes,
     /// What it views; `None` for a tensor on the meta device, which has no values.
     pub storage: Option<StorageId>,
+    /// Where in its storage it begins, in bytes.
+    pub storage_offset: Bytes,
     /// Whether it was saved as a parameter (with its class), not as a plain tensor.
     pub is_parameter: bool,
 }

@@ -45,6 +45,8 @@ fn a_state_dict_in_both_layouts() {
         assert_eq!(embed.storage, head.storage, "{file}: tied weights share their storage");
         assert_eq!(checkpoint.storage(embed.storage.unwrap()).unwrap().location, "cpu");
         assert!(checkpoint.diagnostics.is_empty(), "{:?}", checkpoint.diagnostics);
+        let once: Vec<_> = checkpoint.tensor_infos().into_iter().map(|t| t.name).collect();
+        assert_eq!(once, STATE[..6], "{file}: the tied head is the embedding");
     }
 }
 
@@ -93,7 +95,9 @@ fn a_checkpoint_of_everything() {
         );
         assert!(names(&checkpoint).contains(&"model.layers.1.bias"));
         assert!(names(&checkpoint).contains(&"optimizer.state.0.exp_avg_sq"));
-        // 6 parameters with two moments and a step each; `view` and `whole` share one storage.
+        let view = checkpoint.tensors.iter().find(|t| t.name == "view").unwrap();
+        assert_eq!(view.storage_offset, Bytes::new(8));
+        // 5 parameters with two moments and a step each; `view` and `whole` share one storage.
         let moments = 2 * (STATE_BYTES - 24) + 5 * 4;
         let others = 48 + 6 + 8 + 12 + 4 + 8 + 12 + 48 + 12;
         assert_eq!(

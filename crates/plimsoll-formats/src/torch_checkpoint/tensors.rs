@@ -404,7 +404,8 @@ impl<'a> Walk<'a> {
                 format!("at most {}, the end of its storage", available.unwrap_or_default());
             return Err(FormatError::invalid(SECTION, name, "an end", found, accepted));
         }
-        self.push(name, shape, element, bytes, id, is_parameter)
+        let at = offset.unwrap_or(0).saturating_mul(element.size);
+        self.push(name, shape, element, bytes, (id, at), is_parameter)
     }
 
     fn meta(
@@ -418,7 +419,7 @@ impl<'a> Walk<'a> {
         let shape = self.counts(name, "a size", size)?;
         let bytes = bytes_of(name, &shape, element)?;
         self.found.diagnostics.push(Diagnostic::MetaTensor { tensor: shown(name) });
-        self.push(name, shape, element, bytes, None, is_parameter)
+        self.push(name, shape, element, bytes, (None, 0), is_parameter)
     }
 
     fn element(&self, name: &str, dtype: NodeId) -> Result<Element, FormatError> {
@@ -435,7 +436,7 @@ impl<'a> Walk<'a> {
         shape: Vec<u64>,
         element: Element,
         bytes: u64,
-        storage: Option<StorageId>,
+        (storage, offset): (Option<StorageId>, u64),
         is_parameter: bool,
     ) -> Result<(), FormatError> {
         if self.found.tensors.len() >= MAX_TENSORS {
@@ -449,6 +450,7 @@ impl<'a> Walk<'a> {
             type_name: Cow::Borrowed(element.name),
             bytes: Bytes::new(bytes),
             storage,
+            storage_offset: Bytes::new(offset),
             is_parameter,
         });
         Ok(())
