@@ -59,20 +59,23 @@ impl Checkpoint {
     /// The tensors as rows of a table, each under its first name: a tied tensor (the same view of the same
     /// storage) appears once. Offsets are those within the storage.
     pub fn tensor_infos(&self) -> Vec<TensorInfo> {
-        let mut seen = HashSet::new();
-        let first = |t: &&CheckpointTensor| match t.storage {
-            Some(id) => seen.insert((id, t.storage_offset, t.shape.as_slice(), &t.type_name)),
-            None => true,
-        };
-        let info = |t: &CheckpointTensor| TensorInfo {
-            name: t.name.clone(),
-            shape: t.shape.clone(),
-            dtype: t.dtype,
-            type_name: t.type_name.clone(),
-            offset: t.storage_offset.get(),
-            bytes: t.bytes,
-        };
-        self.tensors.iter().filter(first).map(info).collect()
+        let mut seen: HashSet<(StorageId, Bytes, &[u64], &str)> = HashSet::new();
+        let mut rows = Vec::new();
+        for t in &self.tensors {
+            let view = t.storage.map(|id| (id, t.storage_offset, &*t.shape, &*t.type_name));
+            if view.is_some_and(|view| !seen.insert(view)) {
+                continue;
+            }
+            rows.push(TensorInfo {
+                name: t.name.clone(),
+                shape: t.shape.clone(),
+                dtype: t.dtype,
+                type_name: t.type_name.clone(),
+                offset: t.storage_offset.get(),
+                bytes: t.bytes,
+            });
+        }
+        rows
     }
 
     /// The storage that a tensor views.
