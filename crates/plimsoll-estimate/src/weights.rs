@@ -1,7 +1,17 @@
 //! The tensors of a weight file as an engine sees them: names, stored types and sizes.
+//!
+//! A GGUF file lists them exactly; without one, [`gguf_tensors`] makes the list that llama.cpp's quantizer would
+//! write for a model and a mix such as `Q4_K_M`.
 
-use plimsoll_model::Part;
+use plimsoll_model::arch::StackRole;
+use plimsoll_model::{Architecture, Inventory, Parameter, Part};
 use plimsoll_units::{Bytes, DType};
+
+use crate::error::EstimateError;
+
+mod mix;
+
+pub use mix::Mix;
 
 /// One tensor of a file.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,4 +26,176 @@ pub struct StoredTensor {
     pub layer: Option<u64>,
     /// What it does.
     pub part: Part,
+}
+
+/// The tensors that llama.cpp's quantizer writes for the language part of a model under `mix`, in the order of
+/// `inventory`. Vision and audio towers are in a projector file of their own and left out.
+///
+/// # Errors
+/// If `mix` names no mix of llama.cpp.
+///
+/// ```
+/// use plimsoll_estimate::weights::gguf_tensors;
+/// use plimsoll_model::{hf, inventory};
+/// let config = br#"{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+///     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+///     "tie_word_embeddings": false}"#;
+/// let model = hf::from_config(config).unwrap().architecture;
+/// let tensors = gguf_tensors(&model, &inventory::inventory(&model), "Q4_0").unwrap();
+/// let total: u64 = tensors.iter().map(|t| t.bytes.get()).sum();
+/// assert_eq!(total, 4_653_375_488);
+/// ```
+pub fn gguf_tensors(
+    model: &Architecture,
+    inventory: &Inventory,
+    mix: &str,
+) -> Result<Vec<StoredTensor>, EstimateError> {
+    let mix: Mix = mix.parse()?;
+    let mut chooser = mix.chooser(model);
+    let skipped = |p: &Parameter| {
+        let role = p.stack.and_then(|s| model.stacks.get(s)).map(|s| s.role);
+        matches!(role, Some(StackRole::Vision | StackRole::Audio | StackRole::Draft))
+            || matches!(p.part, Part::Patch | Part::Patch2 | Part::ExtraToken | Part::Projector)
+    };
+    let kept = inventory.parameters.iter().filter(|p| !skipped(p));
+    Ok(kept.map(|p| stored(p, &mut chooser)).collect())
+}
+
+fn stored(p: &Parameter, chooser: &mut mix::Chooser) -> StoredTensor {
+    let layer = p.layer.map(|l| l as u64);
+    let name = gguf_name(p.part, p.bias, layer);
+    let row = p.shape.last().copied().unwrap_or(1).max(1);
+    let rows = p.elements() / row;
+    let dtype = if p.bias || p.shape.len() < 2 || !quantizable(p.part) {
+        // Vectors, norms, routers and convolutions stay in 32 bits.
+        DType::F32
+    } else {
+        chooser.choose(p.part, layer.unwrap_or(0), row)
+    };
+    let bytes = Bytes::new(dtype.bytes(row).get().saturating_mul(rows));
+    StoredTensor { name, bytes, dtype, layer, part: p.part }
+}
+
+fn quantizable(part: Part) -> bool {
+    !matches!(
+        part,
+        Part::Router
+            | Part::SharedScale
+            | Part::SsmConv
+            | Part::SsmA
+            | Part::SsmD
+            | Part::SsmNorm
+            | Part::PositionEmbedding
+            | Part::TypeEmbedding
+            | Part::QueryNorm
+            | Part::KeyNorm
+            | Part::Sinks
+            | Part::Other
+    )
+}
+
+/// The name in a GGUF file.
+fn gguf_name(part: Part, bias: bool, layer: Option<u64>) -> String {
+    use Part::*;
+    let base = match part {
+        TokenEmbedding => "token_embd",
+        PositionEmbedding => "position_embd",
+        TypeEmbedding => "token_types",
+        EmbeddingNorm => "token_embd_norm",
+        FinalNorm => "output_norm",
+        Head => "output",
+        Norm1 => "attn_norm",
+        Norm2 => "ffn_norm",
+        Norm3 => "post_attention_norm",
+        Norm4 => "post_ffw_norm",
+        Query => "attn_q",
+        Key => "attn_k",
+        Value => "attn_v",
+        Qkv => "attn_qkv",
+        Output => "attn_output",
+        QueryNorm => "attn_q_norm",
+        KeyNorm => "attn_k_norm",
+        Sinks => "attn_sinks",
+        QueryDown => "attn_q_a",
+        QueryDownNorm => "attn_q_a_norm",
+        QueryUp => "attn_q_b",
+        KvDown => "attn_kv_a_mqa",
+        KvDownNorm => "attn_kv_a_norm",
+        KvUp => "attn_kv_b",
+        Indexer => "indexer",
+        SsmIn => "ssm_in",
+        SsmIn2 => "ssm_ba",
+        SsmConv => "ssm_conv1d",
+        SsmX => "ssm_x",
+        SsmDt => "ssm_dt",
+        SsmA => "ssm_a",
+        SsmD => "ssm_d",
+        SsmNorm => "ssm_norm",
+        SsmOut => "ssm_out",
+        Gate => "ffn_gate",
+        Up | GateUp => "ffn_up",
+        Down => "ffn_down",
+        Router => "ffn_gate_inp",
+        ExpertGate => "ffn_gate_exps",
+        ExpertUp => "ffn_up_exps",
+        ExpertGateUp => "ffn_gate_up_exps",
+        ExpertDown => "ffn_down_exps",
+        SharedGate => "ffn_gate_shexp",
+        SharedUp => "ffn_up_shexp",
+        SharedDown => "ffn_down_shexp",
+        SharedScale => "ffn_gate_inp_shexp",
+        _ => "other",
+    };
+    let suffix = if bias { "bias" } else { "weight" };
+    match layer {
+        Some(l) => format!("blk.{l}.{base}.{suffix}"),
+        None => format!("{base}.{suffix}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_model::{hf, inventory};
+
+    use super::*;
+
+    fn total(config: &str, mix: &str) -> u64 {
+        let model = hf::from_config(config.as_bytes()).unwrap().architecture;
+        let tensors = gguf_tensors(&model, &inventory::inventory(&model), mix).unwrap();
+        tensors.iter().map(|t| t.bytes.get()).sum()
+    }
+
+    const LLAMA_8B: &str = r#"{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+        "tie_word_embeddings": false}"#;
+
+    /// Sizes of the published files of Llama-3.1-8B, less their headers of about 7.8 MB.
+    #[test]
+    fn mixes_have_the_sizes_of_published_files() {
+        for (mix, published) in [
+            ("Q8_0", 8_540_771_328),
+            ("Q6_K", 6_596_006_912),
+            ("Q5_K_M", 5_732_987_904),
+            ("Q5_K_S", 5_599_294_464),
+            ("Q4_K_M", 4_920_734_720),
+            ("Q4_K_S", 4_692_669_440),
+            ("Q3_K_L", 4_321_957_888),
+            ("Q3_K_M", 4_018_918_400),
+            ("Q3_K_S", 3_664_500_736),
+            ("Q2_K", 3_179_131_904),
+            ("IQ4_XS", 4_447_663_104),
+            ("BF16", 16_068_894_976),
+        ] {
+            let ours = total(LLAMA_8B, mix);
+            let off = ours.abs_diff(published);
+            assert!(off < published / 200, "{mix}: {ours} and {published}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_mix_is_an_error_that_lists_the_known_ones() {
+        let model = hf::from_config(LLAMA_8B.as_bytes()).unwrap().architecture;
+        let error = gguf_tensors(&model, &Inventory::default(), "Q4_Z").unwrap_err();
+        assert!(error.to_string().contains("Q4_K_M"), "{error}");
+    }
 }

@@ -6,13 +6,13 @@
 use plimsoll_catalog::models;
 use plimsoll_estimate::llamacpp;
 use plimsoll_estimate::request::{LlamaCpp, Offload, SplitMode};
-use plimsoll_estimate::weights::StoredTensor;
+use plimsoll_estimate::weights::{Mix, StoredTensor, gguf_tensors};
 use plimsoll_estimate::{Device, Spread};
 use plimsoll_model::arch::{
     Activation, Attention, Ffn, GatedDelta, LatentAttention, Layer, Mixer, Mlp, ModelKind, Moe,
     Norm, NormPlacement, Positions, QkNorm, Span,
 };
-use plimsoll_model::{Architecture, hf};
+use plimsoll_model::{Architecture, hf, inventory};
 use plimsoll_units::{Bytes, DType};
 use serde_json::Value;
 
@@ -35,7 +35,9 @@ pub fn request(row: &Value) -> Result<Request, String> {
     let facts = Facts::new(row);
     let architecture = facts.architecture().or_else(|reason| facts.imported().ok_or(reason))?;
     let (request, device) = facts.settings(&architecture)?;
-    Ok((architecture, None, request, device))
+    let weights = mix(row)
+        .and_then(|m| gguf_tensors(&architecture, &inventory::inventory(&architecture), &m).ok());
+    Ok((architecture, weights, request, device))
 }
 
 /// A row and the catalogue entry of its model.
@@ -89,6 +91,26 @@ fn catalogued(row: &Value, family: &str) -> Option<&'static models::ModelEntry> 
                 && same
         })
     })
+}
+
+/// The quantization mix that the row or the file name states. Files with tensor types of their own (`UD-`) and types
+/// of the fork have none.
+fn mix(row: &Value) -> Option<String> {
+    let file = row["model"].as_str().unwrap_or("").to_ascii_uppercase();
+    if ["UD-", "MIX", "SPECIAL", "OPTIMIZED", "_R4"].iter().any(|m| file.contains(m)) {
+        return None;
+    }
+    if let Some(quant) = row["quant"].as_str() {
+        let known =
+            quant.replace(" - Medium", "_M").replace(" - Small", "_S").replace(" - Large", "_L");
+        let known = if known == "Q2_K_M" { "Q2_K" } else { &known };
+        if known.parse::<Mix>().is_ok() {
+            return Some(known.to_owned());
+        }
+    }
+    let stem = file.split([' ', '(']).next()?.strip_suffix(".GGUF")?;
+    let tail = stem.rsplit(['-', '.']).next()?;
+    tail.parse::<Mix>().is_ok().then(|| tail.to_owned())
 }
 
 /// The part of a configuration that describes the language model.
