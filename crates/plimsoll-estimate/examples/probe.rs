@@ -8,7 +8,29 @@ fn main() {
         serde_json::from_str(&std::fs::read_to_string(&args[1]).unwrap()).unwrap();
     let entry = data.as_array().unwrap().iter().find(|e| e["name"] == args[2].as_str()).unwrap();
     let t0 = std::time::Instant::now();
-    let model = plimsoll_model::hf::from_value(&entry["config"]).unwrap().architecture;
+    let mut config = entry["config"].clone();
+    for a in &args[3..] {
+        if let Some(n) = a.strip_prefix("layers=") {
+            let n: u64 = n.parse().unwrap();
+            for k in [
+                "num_hidden_layers",
+                "n_layer",
+                "num_layers",
+                "n_layers",
+                "encoder_layers",
+                "decoder_layers",
+                "num_decoder_layers",
+            ] {
+                if config.get(k).is_some() {
+                    config[k] = n.into();
+                }
+            }
+            if let Some(t) = config.get_mut("layer_types").and_then(|t| t.as_array_mut()) {
+                t.truncate(n as usize);
+            }
+        }
+    }
+    let model = plimsoll_model::hf::from_value(&config).unwrap().architecture;
     let inv = plimsoll_model::inventory::inventory(&model);
     println!("params {} {:?}", inv.elements(), t0.elapsed());
     let mut training = Training::default();
@@ -80,6 +102,8 @@ fn main() {
                     ..Lora::default()
                 })
             }
+            "v" | "layers" => {}
+            "dropout" => training.dropout = v == "1",
             _ => panic!("{k}"),
         }
     }
@@ -92,21 +116,46 @@ fn main() {
         unified: false,
         context: Spread::default(),
     };
-    for _ in 0..3 {
-        let t0 = std::time::Instant::now();
-        let e = training::estimate(&model, &inv, &training, &strategy, &device).unwrap();
-        let dt = t0.elapsed();
-        println!(
-            "allocated {} reserved {} phase {:?} events {} in {:?}",
-            e.peak.allocated,
-            e.peak.reserved,
-            e.peak_phase,
-            e.timeline.as_ref().unwrap().events().len(),
-            dt
-        );
-        for (c, b) in &e.categories {
-            print!("{} {}; ", c.label(), b);
+    let verbose = args.iter().any(|a| a == "v=1");
+    let t0 = std::time::Instant::now();
+    let e = training::estimate(&model, &inv, &training, &strategy, &device).unwrap();
+    let dt = t0.elapsed();
+    let t = e.timeline.as_ref().unwrap();
+    println!(
+        "allocated {} reserved {} phase {:?} events {} in {:?}",
+        e.peak.allocated,
+        e.peak.reserved,
+        e.peak_phase,
+        t.events().len(),
+        dt
+    );
+    for (c, b) in &e.categories {
+        print!("{} {}; ", c.label(), b);
+    }
+    println!();
+    let f = plimsoll_timeline::replay_with(
+        t,
+        &Default::default(),
+        &plimsoll_timeline::ReplayOptions { origins: 4000, points: 10 },
+    );
+    let params: u64 = e
+        .categories
+        .iter()
+        .filter(|c| c.0 == plimsoll_timeline::Category::Parameters)
+        .map(|c| c.1.get())
+        .sum();
+    println!("NET {:.2}", (e.peak.allocated.get() - params) as f64 / 1048576.0 - 8.125);
+    if verbose {
+        let mut m: std::collections::BTreeMap<String, (u64, u32)> = Default::default();
+        for o in &f.live.by_origin {
+            let x = m.entry(o.what.to_string()).or_default();
+            x.0 += o.bytes.get();
+            x.1 += o.tensors;
         }
-        println!();
+        let mut v: Vec<_> = m.into_iter().collect();
+        v.sort_by_key(|x| std::cmp::Reverse(x.1.0));
+        for (k, (b, n)) in v.iter().take(40) {
+            println!("   {:10.2} MiB x{} {}", *b as f64 / 1048576.0, n, k);
+        }
     }
 }

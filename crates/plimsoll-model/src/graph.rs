@@ -75,12 +75,21 @@ pub struct Block {
     pub inputs: u32,
     /// Values that leave.
     pub outputs: Vec<ValueId>,
-    /// Values that a variable of the program keeps alive to the end of backward.
-    pub held: Vec<ValueId>,
+    /// Values that a variable of the program keeps alive beyond their last use.
+    pub held: Vec<(ValueId, Hold)>,
     /// Operators in order.
     pub nodes: Vec<Node>,
     /// Parameters.
     pub params: Vec<BlockParam>,
+}
+
+/// How long a variable of the program lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// To the end of the block's forward pass (an output object that is dropped before backward).
+    Forward,
+    /// To the end of backward (a variable of the training loop).
+    Backward,
 }
 
 /// A tensor of a block.

@@ -39,9 +39,9 @@ pub enum Op {
         /// What its derivative needs.
         saves: Saves,
     },
-    /// Reduction over the last axis; nothing large is kept.
+    /// Reduction over the last axis (mean, sum, negative log likelihood); nothing large is kept.
     ReduceLast,
-    /// Softmax; keeps its output.
+    /// Softmax or log-softmax; keeps its output.
     Softmax,
     /// Layer norm in one kernel: keeps input, mean and reciprocal deviation.
     LayerNorm,
@@ -57,16 +57,13 @@ pub enum Op {
     Concat,
     /// Gate and up combined in one kernel: keeps both, not the product's parts.
     SwiGlu,
-    /// Log-softmax and negative log likelihood over the last axis: keeps the log-probabilities.
-    CrossEntropy {
-        /// Upcast copy inside (`logits.float()`), and a shifted contiguous copy before it.
+    /// Cross-entropy in one kernel: the gradient is written over what is kept. With `upcast` that is an F32 copy which
+    /// becomes the probabilities (Megatron), else the logits themselves.
+    FusedCrossEntropy {
+        /// On an F32 copy.
         upcast: bool,
-        /// A shifted copy of the logits is made (`logits[:, :-1].contiguous()`).
-        shifted_copy: bool,
-        /// The forward kernel computes the gradient into the logits (fused kernels).
-        in_place_gradient: bool,
     },
-    /// [`Op::CrossEntropy`] over pieces of the logits: what a piece needs on top exists once at a time.
+    /// Log-softmax and negative log likelihood over pieces of the logits: what a piece needs on top exists once at a time.
     ChunkedCrossEntropy {
         /// Tokens per piece.
         chunk: Dim,
@@ -262,10 +259,15 @@ pub fn rule(block: &Block, node: &Node) -> Rule {
         Op::Embedding => Rule::saves(1),
         Op::Concat => Rule { gradient: Some(Gradient::Passed), ..Rule::default() },
         Op::SwiGlu => Rule::saves(if node.inputs.len() == 1 { 1 } else { 3 }),
-        Op::CrossEntropy { upcast, shifted_copy, in_place_gradient } => {
-            let logits = value(0);
-            cross_entropy_rule(logits, *upcast, *shifted_copy, *in_place_gradient)
+        Op::FusedCrossEntropy { upcast: true } => {
+            Rule { saved: vec![extra(value(0).shape.clone(), DType::F32)], ..Rule::default() }
         }
+        Op::FusedCrossEntropy { upcast: false } => Rule {
+            saves_inputs: 1,
+            saved: vec![extra(rows(value(0)), DType::F32)],
+            gradient: Some(Gradient::InPlace),
+            ..Rule::default()
+        },
         Op::ChunkedCrossEntropy { chunk, upcast } => {
             let logits = value(0);
             let wide = if *upcast { DType::F32 } else { logits.dtype };
@@ -368,38 +370,6 @@ fn attention_rule(attention: &AttentionOp, q: &Value, k: &Value) -> Rule {
         }
     } else if attention.kernel == AttentionKind::Efficient {
         rule.backward_scratch.push(extra(per_row, DType::F32));
-    }
-    rule
-}
-
-/// `cross_entropy(logits.float(), labels)`: the log-probabilities are kept; backward makes the gradient of the
-/// log-probabilities and then that of the logits.
-fn cross_entropy_rule(logits: &Value, upcast: bool, shifted_copy: bool, in_place: bool) -> Rule {
-    let wide = if upcast { DType::F32 } else { logits.dtype };
-    let full = |dtype| extra(logits.shape.clone(), dtype);
-    if in_place && upcast {
-        // Megatron: the F32 copy becomes the probabilities, and in backward their gradient.
-        return Rule { saved: vec![full(wide)], ..Rule::default() };
-    }
-    if in_place {
-        return Rule {
-            saves_inputs: 1,
-            saved: vec![extra(logits.shape.with_last(1), DType::F32)],
-            gradient: Some(Gradient::InPlace),
-            ..Rule::default()
-        };
-    }
-    let mut rule = Rule { saved: vec![full(wide)], ..Rule::default() };
-    if upcast && logits.dtype != DType::F32 {
-        rule.forward_scratch.push(full(DType::F32));
-    }
-    if shifted_copy {
-        rule.forward_scratch.push(full(wide));
-    }
-    // Gradient of the negative log likelihood, then (if upcast) the wide gradient of the logits.
-    rule.backward_scratch.push(full(wide));
-    if wide != logits.dtype {
-        rule.backward_scratch.push(full(wide));
     }
     rule
 }

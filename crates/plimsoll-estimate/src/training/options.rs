@@ -6,6 +6,7 @@ use plimsoll_model::build::{
     Adapters, AttentionStyle, BuildOptions, LossStyle, NormStyle, RotaryStyle, SoftmaxStyle, Style,
     Trainable,
 };
+use plimsoll_model::graph::Hold;
 use plimsoll_model::{Architecture, Part};
 use plimsoll_units::DType;
 
@@ -43,7 +44,13 @@ pub fn build_options(
         base,
         dropout: training.dropout,
         loss: loss(model, training),
-        hold_logits: matches!(training.stack, Stack::Plain | Stack::LitGpt | Stack::Torch),
+        hold_logits: match training.stack {
+            // `logits = model(x)` in the loop.
+            Stack::Plain | Stack::LitGpt | Stack::Torch => Some(Hold::Backward),
+            // The output object of a Transformers model, dropped when the trainer returns the loss.
+            Stack::Transformers | Stack::TransformersFused | Stack::Foundry => Some(Hold::Forward),
+            _ => None,
+        },
         tensor: sharding.tensor.max(1),
         sequence_parallel: sharding.sequence,
         loss_parallel: sharding.loss_parallel || training.stack == Stack::Megatron,

@@ -4,7 +4,7 @@
 //! The compiler is an abstract interpreter of autograd: storages have reference counts (program variables, kept
 //! tensors, gradients in flight), and a free is emitted when a count falls to zero.
 
-use plimsoll_model::graph::{Block, Node, ValueId};
+use plimsoll_model::graph::{Block, Hold, Node, ValueId};
 use plimsoll_model::ops::{Extra, Gradient, Op, Rule, rule};
 use plimsoll_timeline::Category;
 use plimsoll_units::{Bindings, Bytes};
@@ -218,8 +218,9 @@ impl Compiler<'_> {
                 self.uses[input.0 as usize] += 1;
             }
         }
-        for output in self.block.outputs.iter().chain(&self.block.held) {
-            self.uses[output.0 as usize] += 1;
+        let held = self.block.held.iter().map(|(v, _)| v);
+        for value in self.block.outputs.iter().chain(held) {
+            self.uses[value.0 as usize] += 1;
         }
         // What is gathered again in backward keeps its source as long as itself.
         for (gathered, source) in &self.regathered {
@@ -265,8 +266,8 @@ impl Compiler<'_> {
             let kept = keep == Keep::Selective && self.block.nodes[index].keep_in_selective;
             self.apply(index, false, kept);
         }
-        for value in self.block.held.clone() {
-            self.used(value, true);
+        for (value, _) in &self.block.held {
+            self.used(*value, true);
         }
         self.leave()
     }
@@ -280,10 +281,15 @@ impl Compiler<'_> {
             }
             self.apply(index, !core, false);
         }
-        for value in self.block.held.clone() {
-            // The variable's reference is given back at the very end of backward.
-            if let Some(id) = self.values[value.0 as usize].take() {
-                self.saved.push(vec![id]);
+        for (value, hold) in &self.block.held {
+            match hold {
+                Hold::Forward => self.used(*value, true),
+                // The variable's reference is given back at the very end of backward.
+                Hold::Backward => {
+                    if let Some(id) = self.values[value.0 as usize].take() {
+                        self.saved.push(vec![id]);
+                    }
+                }
             }
         }
         self.leave()
@@ -634,7 +640,7 @@ impl Compiler<'_> {
 
 fn scratch_category(node: &Node) -> Category {
     match node.op {
-        Op::CrossEntropy { .. }
+        Op::FusedCrossEntropy { .. }
         | Op::ChunkedCrossEntropy { .. }
         | Op::FusedLinearCrossEntropy { .. } => Category::LogitsAndLoss,
         _ => Category::Workspace,

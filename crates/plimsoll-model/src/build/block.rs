@@ -5,7 +5,7 @@ use plimsoll_units::{DType, Dim, Shape};
 
 use super::local::local_shard;
 use super::{BuildError, Scope};
-use crate::graph::{Block, BlockParam, Node, ParamId, Value, ValueId};
+use crate::graph::{Block, BlockParam, Hold, Node, ParamId, Value, ValueId};
 use crate::inventory::{Parameter, Part};
 use crate::ops::{Linear, Op, Saves};
 
@@ -174,9 +174,9 @@ impl<'a> BlockBuilder<'a> {
         self.available.iter().find(|p| p.part == part && p.bias == bias).map(|p| p.stack)
     }
 
-    /// Keeps a value alive to the end of backward: a variable of the training loop refers to it.
-    pub fn hold(&mut self, value: ValueId) {
-        self.block.held.push(value);
+    /// Keeps a value alive beyond its last use: a variable refers to it.
+    pub fn hold(&mut self, value: ValueId, hold: Hold) {
+        self.block.held.push((value, hold));
     }
 
     fn find(&self, part: Part, bias: bool) -> Result<&'a Parameter, BuildError> {

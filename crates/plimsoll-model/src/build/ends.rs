@@ -227,24 +227,33 @@ impl Scope<'_> {
                         dtype,
                     );
                 }
-                if self.options.hold_logits {
-                    b.hold(logits);
+                if let Some(hold) = self.options.hold_logits {
+                    b.hold(logits, hold);
                 }
                 if let LossStyle::Chunked { tokens, upcast } = style {
                     let chunk = Dim::BATCH.times(self.sequence.clone()).min(tokens);
                     let op = Op::ChunkedCrossEntropy { chunk, upcast };
                     return Ok(b.op(op, "cross_entropy", &[logits], scalar, DType::F32));
                 }
-                let (upcast, shifted_copy, in_place_gradient) = match style {
-                    LossStyle::CrossEntropy { upcast, shifted_copy } => {
-                        (upcast, shifted_copy, false)
+                let (upcast, shifted_copy) = match style {
+                    LossStyle::CrossEntropy { upcast, shifted_copy } => (upcast, shifted_copy),
+                    LossStyle::Fused | LossStyle::InPlaceUpcast => {
+                        let op =
+                            Op::FusedCrossEntropy { upcast: style == LossStyle::InPlaceUpcast };
+                        return Ok(b.op(op, "cross_entropy", &[logits], scalar, DType::F32));
                     }
-                    LossStyle::Fused => (false, false, true),
-                    LossStyle::InPlaceUpcast => (true, false, true),
                     _ => return Ok(logits),
                 };
-                let op = Op::CrossEntropy { upcast, shifted_copy, in_place_gradient };
-                Ok(b.op(op, "cross_entropy", &[logits], scalar, DType::F32))
+                // Autocast runs the loss in F32.
+                let wide =
+                    if upcast || self.options.autocast { DType::F32 } else { b.dtype(logits) };
+                let mut x = b.cast("logits.upcast", logits, wide);
+                if shifted_copy {
+                    x = b.copy("logits.shift", x, b.shape(x));
+                }
+                let shape = b.shape(x);
+                let log = b.op(Op::Softmax, "log_softmax", &[x], shape, wide);
+                Ok(b.op(Op::ReduceLast, "nll_loss", &[log], scalar, wide))
             }
         }
     }

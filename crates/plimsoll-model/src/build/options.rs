@@ -2,6 +2,7 @@
 
 use plimsoll_units::DType;
 
+use crate::graph::Hold;
 use crate::inventory::Part;
 
 /// Everything that decides which operators a layer consists of.
@@ -29,8 +30,8 @@ pub struct BuildOptions {
     pub dropout: bool,
     /// Loss.
     pub loss: LossStyle,
-    /// The training loop's variable keeps the logits alive through backward.
-    pub hold_logits: bool,
+    /// How long the program keeps the logits alive beyond their use.
+    pub hold_logits: Option<Hold>,
     /// Tensor-parallel ranks.
     pub tensor: u64,
     /// Norm and dropout regions are split along the sequence.
@@ -57,7 +58,7 @@ impl Default for BuildOptions {
             base: None,
             dropout: false,
             loss: LossStyle::CrossEntropy { upcast: true, shifted_copy: false },
-            hold_logits: false,
+            hold_logits: None,
             tensor: 1,
             sequence_parallel: false,
             loss_parallel: false,
