@@ -15,6 +15,7 @@ mod lists;
 mod machine;
 mod model;
 mod moves;
+pub mod plot;
 mod quantity;
 mod request;
 mod response;
