@@ -64,7 +64,8 @@ pub fn from_metadata(metadata: &Metadata, tensors: &[TensorInfo]) -> Result<Impo
     if !missing.is_empty() {
         return Err(ImportError::Missing { family: arch, keys: missing });
     }
-    Ok(Imported { architecture: built?, diagnostics })
+    // Draft layers of a GGUF file are in its table, so in the architecture.
+    Ok(Imported { architecture: built?, diagnostics, draft_layers: 0 })
 }
 
 struct Reader<'a> {

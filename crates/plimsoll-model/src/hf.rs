@@ -19,6 +19,7 @@ mod seq2seq;
 mod speech;
 mod tower;
 
+use plimsoll_formats::hf_config::read_json_object;
 use serde_json::{Map, Value};
 
 use crate::arch::{Architecture, Ffn, Mixer};
@@ -31,6 +32,9 @@ pub struct Imported {
     pub architecture: Architecture,
     /// What had to be assumed, in the order of discovery.
     pub diagnostics: Vec<Diagnostic>,
+    /// Draft (multi-token prediction) layers that the checkpoint holds beyond `architecture`; plain classes do not
+    /// load them. See [`Architecture::draft_stack`].
+    pub draft_layers: u64,
 }
 
 /// An assumption made while importing.
@@ -46,20 +50,9 @@ pub struct Diagnostic {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// Not JSON at all.
-    #[error("not valid JSON: {detail}; give the model's own config.json")]
-    NotJson {
-        /// What the JSON reader says, with line and column.
-        detail: String,
-    },
-    /// Too long to be a configuration.
-    #[error("{bytes} bytes is too long for a config.json; at most {limit} are read")]
-    TooLong {
-        /// Bytes given.
-        bytes: usize,
-        /// Bytes accepted.
-        limit: usize,
-    },
+    /// Not a JSON object, or too long to be a configuration.
+    #[error(transparent)]
+    Format(#[from] plimsoll_formats::FormatError),
     /// JSON, but no object.
     #[error("the top level is {found}, not an object; give the model's own config.json")]
     NotAnObject {
@@ -107,9 +100,6 @@ fn list(keys: &[String]) -> String {
     keys.iter().map(|k| format!("`{k}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// The longest configuration that is read. Real ones have at most a few hundred KiB (quantization lists).
-const LIMIT: usize = 16 << 20;
-
 /// The largest tensor that is believed, in elements; published ones stay below 2^34.
 const LARGEST: u64 = 1 << 40;
 
@@ -119,12 +109,7 @@ const LARGEST: u64 = 1 << 40;
 ///
 /// [`ImportError`] names the key, its value, what is accepted and the cure.
 pub fn from_config(bytes: &[u8]) -> Result<Imported, ImportError> {
-    if bytes.len() > LIMIT {
-        return Err(ImportError::TooLong { bytes: bytes.len(), limit: LIMIT });
-    }
-    let value: Value = serde_json::from_slice(bytes)
-        .map_err(|e| ImportError::NotJson { detail: e.to_string() })?;
-    from_value(&value)
+    from_map(&read_json_object("config.json", bytes)?)
 }
 
 /// As [`from_config`], from a value that is already parsed.
@@ -136,6 +121,10 @@ pub fn from_value(value: &Value) -> Result<Imported, ImportError> {
     let Value::Object(map) = value else {
         return Err(ImportError::NotAnObject { found: kind(value) });
     };
+    from_map(map)
+}
+
+fn from_map(map: &Map<String, Value>) -> Result<Imported, ImportError> {
     let notes = Notes::default();
     let keys = Keys::top(map, &notes);
     let family = family_of(map);
@@ -154,7 +143,19 @@ pub fn from_value(value: &Value) -> Result<Imported, ImportError> {
     if !missing.is_empty() {
         return Err(ImportError::Missing { family: family.to_owned(), keys: missing });
     }
-    Ok(Imported { architecture: built?, diagnostics: notes.diagnostics.take() })
+    let architecture = built?;
+    let draft_layers = draft_layers(&keys)?;
+    Ok(Imported { architecture, diagnostics: notes.diagnostics.take(), draft_layers })
+}
+
+/// `num_nextn_predict_layers` and the like, at the top or in the text configuration.
+fn draft_layers(keys: &Keys<'_>) -> Result<u64, ImportError> {
+    const KEYS: &[&str] = &["num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"];
+    let stated = keys.count_or(KEYS, 0)?;
+    match keys.nested("text_config", &[]) {
+        Some(text) if stated == 0 => text.count_or(KEYS, 0),
+        _ => Ok(stated),
+    }
 }
 
 /// The `model_type`; old configurations without one are recognised by their class.

@@ -55,8 +55,8 @@ fn windows_and_mixtures_are_read_per_layer() {
 #[test]
 fn errors_name_the_key_and_the_cure() {
     for (config, wanted) in [
-        ("{", "not valid JSON"),
-        ("[]", "the top level is a list"),
+        ("{", "config.json, line 1"),
+        ("[]", "a JSON object in braces is accepted"),
         (
             r#"{"model_type": "llama"}"#,
             "needs `hidden_size`, `num_attention_heads`, `num_hidden_layers`",
@@ -116,4 +116,58 @@ fn quantization_is_read_with_what_it_spares() {
     assert_eq!((quantization.method.as_str(), quantization.dtype.name()), ("gptq", "int4_g128"));
     assert_eq!(quantization.skip, ["k_proj"]);
     assert_eq!(a.dtype.name(), "bf16");
+}
+
+#[test]
+fn infinities_that_python_writes_do_no_harm() {
+    let config = format!(
+        r#"{{"model_type": "llama", {TINY}, "time_step_limit": [0.0, Infinity], "x": NaN}}"#
+    );
+    assert!(hf::from_config(config.as_bytes()).is_ok());
+}
+
+#[test]
+fn published_figures_of_active_parameters_and_caches() {
+    // Name, active parameters as published (in tenths of billions, within one; counts with both tables), cache
+    // elements per token as engines keep them.
+    for (name, tenths, kv) in [
+        ("mistralai/Mixtral-8x7B-v0.1", 129, 32 * 2 * 1024),
+        ("Qwen/Qwen3-30B-A3B", 33, 48 * 2 * 512),
+        ("deepseek-ai/DeepSeek-V3", 376, 61 * 576),
+        ("meta-llama/Llama-3.1-405B", 4058, 126 * 2 * 1024),
+        ("openai/gpt-oss-120b", 57, 36 * 2 * 512),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", 38, 12 * 2 * 512),
+    ] {
+        let entry = plimsoll_catalog::models::find(name).unwrap();
+        let a = import(entry.config);
+        let found = a.active_parameters() / 100_000_000;
+        assert!(found.abs_diff(tenths) <= 1, "{name}: {found}");
+        assert_eq!(a.kv_elements_per_token(), kv, "{name}");
+    }
+}
+
+#[test]
+fn recurrent_states_have_their_published_sizes() {
+    let entry = plimsoll_catalog::models::find("state-spaces/mamba-130m-hf").unwrap();
+    let a = import(entry.config);
+    let state = a.stacks[0].layers[0].recurrent_state().unwrap();
+    assert_eq!(
+        (state.conv(), state.conv_with_newest(), state.ssm),
+        (3 * 1536, 4 * 1536, 1536 * 16)
+    );
+    let entry = plimsoll_catalog::models::find("Qwen/Qwen3-Next-80B-A3B-Instruct").unwrap();
+    let a = import(entry.config);
+    let state = a.stacks[0].layers[0].recurrent_state().unwrap();
+    assert_eq!((state.conv_channels, state.ssm), (8192, 32 * 128 * 128));
+    let counts = a.layer_counts();
+    assert_eq!((counts.full, counts.recurrent, counts.mixture), (12, 36, 48));
+}
+
+#[test]
+fn draft_layers_are_named_but_not_counted() {
+    let entry = plimsoll_catalog::models::find("deepseek-ai/DeepSeek-V3").unwrap();
+    let imported = hf::from_config(entry.config.as_bytes()).unwrap();
+    assert_eq!(imported.draft_layers, 1);
+    let stack = imported.architecture.draft_stack(1).unwrap();
+    assert_eq!((stack.role, stack.layers.len()), (arch::StackRole::Draft, 1));
 }

@@ -2,7 +2,7 @@
 //! elements only; element types and paging belong to the engines.
 
 use super::{
-    Architecture, Attention, Ffn, GatedDelta, Layer, Mamba1, Mamba2, Mixer, Span, StackRole,
+    Architecture, Attention, Ffn, GatedDelta, Layer, Mamba1, Mamba2, Mixer, Span, Stack, StackRole,
 };
 use crate::inventory::{Part, inventory};
 
@@ -203,6 +203,21 @@ impl Architecture {
         layers
             .filter_map(Layer::kv_widths)
             .fold(0, |sum, widths| sum.saturating_add(widths.total()))
+    }
+
+    /// A stack of `count` draft layers: copies of the last layer, as multi-token prediction has them. What stands
+    /// around them (two norms and a `2 hidden -> hidden` projection per layer) is not in it.
+    pub fn draft_stack(&self, count: u64) -> Option<Stack> {
+        let main = self.main_stack()?;
+        let last = main.layers.last()?;
+        let layers = vec![last.clone(); usize::try_from(count.min(1024)).unwrap_or(0)];
+        Some(Stack {
+            role: StackRole::Draft,
+            layers,
+            final_norm: None,
+            patch: None,
+            ..main.clone()
+        })
     }
 
     /// Parameters that take part in one token's forward pass: all but the routed experts that it does not visit.
