@@ -72,7 +72,8 @@ pub fn run(text: &str) -> Vec<Score> {
         .collect()
 }
 
-fn score(row: &Value) -> Score {
+/// Scores one record.
+pub fn score(row: &Value) -> Score {
     let engine = row["engine"].as_str().unwrap_or("");
     let id = row["id"].as_str().unwrap_or("").to_owned();
     let short: String = engine.chars().take(12).collect();

@@ -1,0 +1,80 @@
+//! What each framework does by default. The facts, with their sources, are in `data/frameworks.json`.
+
+use std::sync::OnceLock;
+
+use plimsoll_estimate::request::{OptimizerForm, Stack};
+use plimsoll_units::DType;
+use serde::Deserialize;
+
+use super::row::Row;
+
+#[derive(Deserialize)]
+struct File {
+    entries: Vec<Entry>,
+}
+
+/// Defaults of one framework.
+#[derive(Deserialize)]
+pub struct Entry {
+    words: Vec<String>,
+    stack: String,
+    form: String,
+    adapter: String,
+    /// Micro-batch of its default recipes, where they have one.
+    #[serde(default)]
+    pub batch: Option<u64>,
+}
+
+impl Entry {
+    /// Which implementation of the layers runs.
+    pub fn stack(&self) -> Stack {
+        match self.stack.as_str() {
+            "torchtitan" => Stack::Torchtitan,
+            "torchtune" => Stack::Torchtune,
+            "litgpt" => Stack::LitGpt,
+            "megatron" => Stack::Megatron,
+            "foundry" => Stack::Foundry,
+            "torch" => Stack::Torch,
+            "plain" => Stack::Plain,
+            _ => Stack::Transformers,
+        }
+    }
+
+    /// Form of AdamW where nothing else is said.
+    pub fn form(&self) -> OptimizerForm {
+        if self.form == "fused" { OptimizerForm::Fused } else { OptimizerForm::Foreach }
+    }
+
+    /// Type of LoRA adapters.
+    pub fn adapter(&self) -> DType {
+        self.adapter.parse().unwrap_or(DType::F32)
+    }
+}
+
+fn file() -> &'static File {
+    static FILE: OnceLock<File> = OnceLock::new();
+    FILE.get_or_init(|| {
+        serde_json::from_str(include_str!("data/frameworks.json")).expect("frameworks.json parses")
+    })
+}
+
+/// The defaults for a row, by its `framework`.
+pub fn of(row: &Row) -> Option<&'static Entry> {
+    let text = row.lower("framework");
+    file().entries.iter().find(|e| e.words.iter().any(|w| text.contains(w.as_str())))
+}
+
+/// The four-digit year in `version`, where it has one.
+pub fn year(row: &Row) -> Option<u64> {
+    let text = row.lower("version");
+    let digits = |at: usize| text.get(at..at + 4).and_then(|t| t.parse::<u64>().ok());
+    (0..text.len()).filter_map(digits).find(|y| (2015..2100).contains(y))
+}
+
+/// Whether the row's software loads all kernels at start (before CUDA 11.7 made loading lazy).
+pub fn eager_kernels(row: &Row) -> bool {
+    let text = row.lower("version");
+    let old_torch =
+        ["torch 0.", "torch 1.", "pytorch 0.", "pytorch 1."].iter().any(|t| text.contains(t));
+    old_torch || year(row).is_some_and(|y| y <= 2022)
+}

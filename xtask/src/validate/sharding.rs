@@ -1,0 +1,171 @@
+//! `sharding` as a parallel layout.
+
+use plimsoll_estimate::request::{PipelineSchedule, Sharding, ZeroStage};
+use serde_json::{Map, Value};
+
+use super::megatron::Args;
+use super::row::{Row, flag, whole, words};
+
+/// Ranks of a node, assumed where a Megatron row states neither ranks nor a data-parallel degree.
+const NODE: u64 = 8;
+
+struct Keys<'a>(Option<&'a Map<String, Value>>);
+
+impl Keys<'_> {
+    fn get(&self, names: &[&str]) -> Option<(String, &Value)> {
+        self.0?.iter().find_map(|(key, value)| {
+            let key = key.to_ascii_lowercase();
+            (names.contains(&key.as_str()) && !value.is_null()).then_some((key, value))
+        })
+    }
+
+    fn degree(&self, names: &[&str]) -> Option<u64> {
+        self.get(names).and_then(|(_, v)| whole(v)).filter(|n| *n > 0)
+    }
+
+    fn on(&self, names: &[&str]) -> bool {
+        self.get(names).and_then(|(_, v)| flag(v)).unwrap_or(false)
+    }
+}
+
+const FSDP: [&str; 8] = [
+    "fsdp2",
+    "simplefsdp",
+    "fsdp1",
+    "fsdp",
+    "fsdp full_shard",
+    "fsdp zero3",
+    "fsdp shard_grad_op",
+    "fsdp no_shard",
+];
+
+/// Data-parallel ranks, where the row says enough.
+pub fn data_ranks(row: &Row) -> Option<u64> {
+    let map = row.get("sharding").and_then(Value::as_object);
+    let keys = Keys(map);
+    if let Some(stated) = keys.degree(&["dp"]).or(keys.degree(&["ddp"])).or(keys.degree(&FSDP)) {
+        return Some(stated);
+    }
+    let others = keys.degree(&["tp"]).unwrap_or(1)
+        * keys.degree(&["pp"]).unwrap_or(1)
+        * keys.degree(&["cp"]).unwrap_or(1);
+    row.whole("n_gpus").map(|n| (n / others.max(1)).max(1))
+}
+
+/// The layout of a row with so many layers in its model.
+pub fn layout(row: &Row, layers: u64) -> Result<(Sharding, Option<String>), String> {
+    let mut sharding = Sharding::default();
+    let Some(map) = row.get("sharding").and_then(Value::as_object) else {
+        let text = row.lower("sharding");
+        if text.contains("naive") || text.contains("device_map") {
+            return Err(
+                "layers split over devices without a pipeline (device_map) are not modelled".into(),
+            );
+        }
+        if !(text.is_empty() || text == "none" || text == "false") {
+            return Err(format!("sharding is not understood: {text}"));
+        }
+        let several = row.whole("n_gpus").is_some_and(|n| n > 1);
+        let note = (several && text.is_empty()).then(|| "several GPUs without sharding".to_owned());
+        return Ok((sharding, note));
+    };
+    let keys = Keys(Some(map));
+    if let Some((key, value)) =
+        map.iter().find(|(_, v)| v.as_str().is_some_and(|s| s.contains("SWIFT")))
+    {
+        return Err(format!(
+            "degrees are not stated: {key} by {}",
+            words(value).unwrap_or_default()
+        ));
+    }
+    sharding.tensor = keys.degree(&["tp"]).unwrap_or(1);
+    sharding.pipeline = keys.degree(&["pp"]).unwrap_or(1);
+    sharding.context = keys.degree(&["cp"]).unwrap_or(1);
+    sharding.expert = keys.degree(&["ep"]).unwrap_or(1);
+    sharding.sequence = keys.on(&["sp"]) && sharding.tensor > 1;
+    sharding.loss_parallel = keys.on(&["vocab_tp", "loss_parallel"]);
+    let mut note = None;
+    data(row, &keys, &mut sharding, &mut note);
+    pipeline(row, &keys, &mut sharding, layers);
+    Ok((sharding, note))
+}
+
+fn data(row: &Row, keys: &Keys<'_>, sharding: &mut Sharding, note: &mut Option<String>) {
+    let others = sharding.tensor * sharding.pipeline * sharding.context;
+    if let Some((key, value)) = keys.get(&FSDP) {
+        let ranks = whole(value).unwrap_or(1).max(1);
+        // FSDP shards over the context-parallel ranks too.
+        sharding.data = ranks * sharding.context;
+        sharding.zero = match key.as_str() {
+            "fsdp no_shard" => ZeroStage::Ddp,
+            "fsdp2" | "simplefsdp" => ZeroStage::Fsdp2,
+            _ => ZeroStage::Fsdp1,
+        };
+        sharding.bucket_view = key == "fsdp no_shard";
+        let reshard =
+            keys.get(&["reshard_after_forward"]).and_then(|(_, v)| words(v)).unwrap_or_default();
+        let never = matches!(reshard.as_str(), "never" | "false");
+        // A pipeline of FSDP stages keeps them unsharded between micro-batches.
+        let staged = sharding.pipeline > 1 && reshard != "always";
+        sharding.keep_unsharded = key == "fsdp shard_grad_op" || never || staged;
+        if row.lower("precision").contains("fp32 gradient reduce") {
+            sharding.reduce_bytes = Some(4);
+        }
+        return;
+    }
+    let stage = keys.degree(&["zero"]);
+    sharding.zero = match stage {
+        Some(1) => ZeroStage::One,
+        Some(2) => ZeroStage::Two,
+        Some(_) => ZeroStage::Three,
+        None if keys.on(&["distributed_optimizer"]) => ZeroStage::DistributedOptimizer,
+        None => ZeroStage::Ddp,
+    };
+    if let Some(args) = row.get("megatron_args").and_then(Value::as_object)
+        && Args(args).on("use-megatron-fsdp")
+    {
+        sharding.zero = ZeroStage::Fsdp2;
+    }
+    sharding.data = data_ranks(row).unwrap_or_else(|| {
+        let ranks = NODE.max(others).max(sharding.expert * sharding.pipeline);
+        *note = Some(format!(
+            "{ranks} ranks assumed: neither ranks nor a data-parallel degree is stated"
+        ));
+        (ranks / others).max(1)
+    });
+}
+
+fn pipeline(row: &Row, keys: &Keys<'_>, sharding: &mut Sharding, layers: u64) {
+    let stages = sharding.pipeline;
+    if stages <= 1 {
+        return;
+    }
+    let schedule = keys
+        .get(&["pp_schedule"])
+        .and_then(|(_, v)| words(v))
+        .unwrap_or_default()
+        .to_ascii_lowercase();
+    let notes = row.lower("notes");
+    let per_chunk = keys.degree(&["virtual_pp_arg"]);
+    sharding.schedule = if schedule.contains("gpipe") || notes.contains("gpipe") {
+        PipelineSchedule::GPipe
+    } else if schedule.contains("interleaved") {
+        PipelineSchedule::Interleaved { chunks: 2 }
+    } else if let Some(per_chunk) = per_chunk {
+        // The argument counts layers per chunk.
+        let chunks = layers / stages / per_chunk.max(1);
+        if chunks > 1 {
+            PipelineSchedule::Interleaved { chunks }
+        } else {
+            PipelineSchedule::OneFOneB
+        }
+    } else {
+        PipelineSchedule::OneFOneB
+    };
+    if row.lower("reporting_rank").contains("last") {
+        sharding.stage = Some(stages - 1);
+    } else if let Some(rank) = row.whole("rank") {
+        let ranks = row.whole("n_gpus").unwrap_or(stages);
+        sharding.stage = Some(rank * stages / ranks.max(1));
+    }
+}
