@@ -29,12 +29,15 @@ pub fn score(row: &Row) -> Case {
     case
 }
 
+/// Whether a predicted and measured pair is within a bar.
+type Good = fn((f64, f64)) -> bool;
+
 /// A term to compare: its name, whether it is the row's own figure, and the bar it counts for.
 struct Term {
     name: &'static str,
     main: bool,
     unit: f64,
-    bar: Option<(&'static str, fn((f64, f64)) -> bool)>,
+    bar: Option<(&'static str, Good)>,
 }
 
 impl Term {
@@ -46,7 +49,7 @@ impl Term {
         Term { name, main: false, unit, bar: None }
     }
 
-    fn bar(self, bar: &'static str, good: fn((f64, f64)) -> bool, counts: bool) -> Term {
+    fn bar(self, bar: &'static str, good: Good, counts: bool) -> Term {
         Term { bar: counts.then_some((bar, good)), ..self }
     }
 }

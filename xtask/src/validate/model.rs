@@ -115,7 +115,7 @@ fn shorter(name: &str) -> Option<&'static models::ModelEntry> {
         let part = part.to_ascii_lowercase();
         part.strip_suffix(['b', 'm']).is_some_and(|n| n.replace('_', ".").parse::<f64>().is_ok())
     };
-    let first = parts.iter().position(|p| sized(p))?;
+    let first = parts.iter().position(sized)?;
     (first + 1..parts.len()).rev().find_map(|n| found(&parts[..n].join("-")))
 }
 
