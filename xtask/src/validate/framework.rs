@@ -6,7 +6,7 @@ use plimsoll_estimate::request::{OptimizerForm, Stack};
 use plimsoll_units::DType;
 use serde::Deserialize;
 
-use super::row::Row;
+use super::row::{Row, after};
 
 #[derive(Deserialize)]
 struct File {
@@ -23,6 +23,21 @@ pub struct Entry {
     /// Micro-batch of its default recipes, where they have one.
     #[serde(default)]
     pub batch: Option<u64>,
+    /// Activation checkpointing of its default recipes.
+    #[serde(default)]
+    pub checkpointing: String,
+    /// Attention kernel of its default recipes.
+    #[serde(default)]
+    pub attention: String,
+    /// Loss of its default recipes, where it is not the plain one.
+    #[serde(default)]
+    pub loss: String,
+    /// Under tensor parallelism the loss runs on sharded logits.
+    #[serde(default)]
+    pub loss_parallel: bool,
+    /// The year from which `compile` covers the loss as well.
+    #[serde(default)]
+    pub compiled_loss_from: Option<u64>,
 }
 
 impl Entry {
@@ -60,7 +75,8 @@ fn file() -> &'static File {
 
 /// The defaults for a row, by its `framework`.
 pub fn of(row: &Row) -> Option<&'static Entry> {
-    let text = row.lower("framework");
+    // The version may carry an older name of the project.
+    let text = format!("{} {}", row.lower("framework"), row.lower("version"));
     file().entries.iter().find(|e| e.words.iter().any(|w| text.contains(w.as_str())))
 }
 
@@ -68,7 +84,18 @@ pub fn of(row: &Row) -> Option<&'static Entry> {
 pub fn year(row: &Row) -> Option<u64> {
     let text = row.lower("version");
     let digits = |at: usize| text.get(at..at + 4).and_then(|t| t.parse::<u64>().ok());
-    (0..text.len()).filter_map(digits).find(|y| (2015..2100).contains(y))
+    let stated = (0..text.len()).filter_map(digits).find(|y| (2015..2100).contains(y));
+    stated.or_else(|| Some(released(after(&text, "torch 2.")?)))
+}
+
+/// The year of torch 2.`minor`.
+fn released(minor: u64) -> u64 {
+    match minor {
+        0 | 1 => 2023,
+        2..=5 => 2024,
+        6..=9 => 2025,
+        _ => 2026,
+    }
 }
 
 /// Whether the row's software loads all kernels at start (before CUDA 11.7 made loading lazy).

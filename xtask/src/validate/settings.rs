@@ -84,7 +84,10 @@ pub fn optimizer(row: &Row, entry: Option<&Entry>) -> Result<(Optimizer, Optimiz
     }
     let quantized = any(&row.lower("precision"), &["nf4", "int4", "int8", "gptq"]);
     let conditional = text.contains("when quantized");
-    let galore = text.contains("galore").then(|| after(&text, "rank").unwrap_or(128));
+    // A task such as `full-ft (GaLore)` names the optimizer too.
+    let task = row.lower("task");
+    let galore =
+        any(&format!("{text} {task}"), &["galore"]).then(|| after(&text, "rank").unwrap_or(128));
     let kind = if let Some(rank) = galore {
         Optimizer::GaLore { rank }
     } else if any(&text, &["paged"]) && any(&text, &["8bit", "8-bit"]) {
@@ -136,8 +139,11 @@ pub fn optimizer(row: &Row, entry: Option<&Entry>) -> Result<(Optimizer, Optimiz
 }
 
 /// `activation_checkpointing`.
-pub fn checkpointing(row: &Row) -> Result<Checkpointing, String> {
-    let text = row.lower("activation_checkpointing");
+pub fn checkpointing(row: &Row, entry: Option<&Entry>) -> Result<Checkpointing, String> {
+    let mut text = row.lower("activation_checkpointing");
+    if text.is_empty() {
+        entry.map_or("", |e| e.checkpointing.as_str()).clone_into(&mut text);
+    }
     let text = text.split(';').next().unwrap_or("").trim().to_owned();
     let blocks = after(&text, "every");
     Ok(match text.as_str() {
@@ -165,10 +171,14 @@ pub fn checkpointing(row: &Row) -> Result<Checkpointing, String> {
 /// `attention_impl`, for a model on a device of that compute capability.
 pub fn attention(
     row: &Row,
+    entry: Option<&Entry>,
     architecture: &Architecture,
     capability: Option<(u64, u64)>,
 ) -> AttentionKernel {
-    let text = row.lower("attention_impl");
+    let mut text = row.lower("attention_impl");
+    if text.is_empty() {
+        entry.map_or("", |e| e.attention.as_str()).clone_into(&mut text);
+    }
     let alibi = architecture.embedding.as_ref().is_some_and(|e| e.positions == Positions::Alibi);
     let doubtful = any(&text, &["may not support", "requested"]);
     let old = capability.is_some_and(|c| c < (8, 0));
@@ -195,15 +205,21 @@ pub fn attention(
 }
 
 /// What is computed between logits and loss, where the row or its framework says.
-pub fn loss(row: &Row, stack: Stack, tokens: u64) -> Loss {
-    let text = row.lower("loss_impl");
+pub fn loss(row: &Row, entry: Option<&Entry>, stack: Stack, tokens: u64) -> Loss {
+    let mut text = row.lower("loss_impl");
+    if text.is_empty() {
+        entry.map_or("", |e| e.loss.as_str()).clone_into(&mut text);
+    }
+    let since = entry.and_then(|e| e.compiled_loss_from);
+    let compiled =
+        compile(row) && since.zip(framework::year(row)).is_some_and(|(since, year)| year >= since);
     let config = row.lower("framework_config");
     if any(&text, &["fused linear", "liger", "cut cross"]) || config.contains("liger") {
         Loss::FusedLinear
     } else if text.contains("chunked") {
         // torchtune and torchtitan split into eight.
         Loss::Chunked { tokens: tokens.div_ceil(8) }
-    } else if any(&config, &["foak", "fast-kernels"]) || text.contains("fused") {
+    } else if any(&config, &["foak", "fast-kernels"]) || text.contains("fused") || compiled {
         Loss::Fused
     } else if stack == Stack::LitGpt {
         // Fine-tuning scripts chunk head and loss by 128 tokens, pretraining does neither.

@@ -135,6 +135,16 @@ fn data(row: &Row, keys: &Keys<'_>, sharding: &mut Sharding, note: &mut Option<S
     });
 }
 
+/// FSDP1 until torch 2.1 does not reshard a module whose flat parameter needs no gradient: its post-backward hook hangs
+/// on that gradient. Frozen layers stay whole once gathered.
+pub fn frozen_parts(row: &Row, sharding: &mut Sharding, frozen: bool) {
+    let version = row.lower("version");
+    let old = ["torch 2.0", "torch 2.1"].iter().any(|v| version.contains(v));
+    if frozen && old && sharding.zero == ZeroStage::Fsdp1 {
+        sharding.keep_unsharded = true;
+    }
+}
+
 fn pipeline(row: &Row, keys: &Keys<'_>, sharding: &mut Sharding, layers: u64) {
     let stages = sharding.pipeline;
     if stages <= 1 {

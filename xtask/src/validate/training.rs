@@ -49,7 +49,9 @@ pub fn request(row: &Row) -> Result<Request, String> {
     let (method, note) = settings::method(row, entry, &model.architecture)?;
     notes.extend(note);
     let layers = model.architecture.layers().count() as u64;
-    let (layout, note) = sharding::layout(row, layers)?;
+    let (mut layout, note) = sharding::layout(row, layers)?;
+    layout.loss_parallel |= layout.tensor > 1 && entry.is_some_and(|e| e.loss_parallel);
+    sharding::frozen_parts(row, &mut layout, method != Method::Full);
     notes.extend(note);
     let (batch, accumulation) = settings::micro_batch(row, layout.pipeline, entry)?;
     let (sequence, target) = match model.lengths {
@@ -70,8 +72,8 @@ pub fn request(row: &Row) -> Result<Request, String> {
         sequence,
         target_sequence: target,
         accumulation,
-        attention: settings::attention(row, &model.architecture, device.compute_capability),
-        loss: settings::loss(row, stack, batch.saturating_mul(sequence)),
+        attention: settings::attention(row, entry, &model.architecture, device.compute_capability),
+        loss: settings::loss(row, entry, stack, batch.saturating_mul(sequence)),
         stack,
         zero_grad: if stack == Stack::Megatron { ZeroGrad::Keep } else { ZeroGrad::AfterStep },
         scope: settings::scope(row),
@@ -81,7 +83,7 @@ pub fn request(row: &Row) -> Result<Request, String> {
         reinforcement: None,
     };
     let strategy = Strategy {
-        checkpointing: settings::checkpointing(row)?,
+        checkpointing: settings::checkpointing(row, entry)?,
         sharding: layout,
         offload: settings::offload(row, settings::deepspeed(row))?,
     };
