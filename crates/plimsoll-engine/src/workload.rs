@@ -229,6 +229,7 @@ fn llama_cpp(l: &LlamaCppRequest) -> Result<LlamaCpp, EngineError> {
         all_outputs: defaults.all_outputs,
         swa_full: l.swa_full,
         mla: l.mla,
+        attention_max_mib: defaults.attention_max_mib,
         draft: bounded("--draft", l.draft)?.unwrap_or(defaults.draft),
         offload: Offload {
             gpu_layers: bounded("--ngl", l.gpu_layers)?,

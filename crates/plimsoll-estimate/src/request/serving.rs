@@ -122,6 +122,8 @@ pub struct LlamaCpp {
     pub swa_full: bool,
     /// MLA mode of ik_llama.cpp (0 to 3); mainline decides by file.
     pub mla: Option<u64>,
+    /// Largest attention product of ik_llama.cpp in MiB (`-amb`); 0 for no limit.
+    pub attention_max_mib: u64,
     /// Draft tokens of speculative decoding (recurrent states multiply).
     pub draft: u64,
     /// Weight placement.
@@ -151,6 +153,7 @@ impl Default for LlamaCpp {
             all_outputs: None,
             swa_full: false,
             mla: None,
+            attention_max_mib: 0,
             draft: 0,
             offload: Offload::default(),
             split: SplitMode::Layer,
