@@ -69,7 +69,11 @@ pub fn estimate(
     device: &Device,
 ) -> Result<Estimate, EstimateError> {
     let layers = validate::check(model, request, device)?;
-    let behaviour = if request.ik { Behaviour::fork() } else { Behaviour::mainline(request.build) };
+    let behaviour = if request.ik {
+        Behaviour::fork(request.build)
+    } else {
+        Behaviour::mainline(request.build)
+    };
     let context = request.context.or(model.max_positions).unwrap_or(4096);
     let layout =
         Layout::new(layers.len(), device.count, request, weights, behaviour.output_layer_first)?;
@@ -189,7 +193,7 @@ fn copies(request: &LlamaCpp, layout: &Layout<'_>, device: &Device) -> u64 {
         && request.split == SplitMode::Layer
         && request.offload_kv
         && layout.whole_model_on_devices();
-    if pipeline && !request.ik { 4 } else { 1 }
+    if pipeline { 4 } else { 1 }
 }
 
 fn outputs(
@@ -233,6 +237,9 @@ fn compute(
         cache_k: request.cache_k,
         cache_v: request.cache_v,
         draft: request.draft,
+        fork: request.ik,
+        mla: request.mla.unwrap_or(0),
+        attention_max_mib: request.attention_max_mib,
     };
     let graph = build::build(&cx);
     sched::plan(

@@ -58,7 +58,28 @@ pub fn gguf_tensors(
             || matches!(p.part, Part::Patch | Part::Patch2 | Part::ExtraToken | Part::Projector)
     };
     let kept = inventory.parameters.iter().filter(|p| !skipped(p));
-    Ok(kept.map(|p| stored(p, &mut chooser)).collect())
+    let mut out = Vec::new();
+    for p in kept {
+        if p.part == Part::ExpertGateUp {
+            // Files keep the two matrices apart.
+            let half = Parameter { count: p.count, shape: halved(&p.shape), ..p.clone() };
+            for part in [Part::ExpertGate, Part::ExpertUp] {
+                out.push(stored(&Parameter { part, ..half.clone() }, &mut chooser));
+            }
+        } else {
+            out.push(stored(p, &mut chooser));
+        }
+    }
+    Ok(out)
+}
+
+/// The shape of one half of a fused matrix: experts by twice the width by the hidden size.
+fn halved(shape: &[u64]) -> Vec<u64> {
+    let mut half = shape.to_vec();
+    if let Some(n) = half.iter_mut().nth(1) {
+        *n /= 2;
+    }
+    half
 }
 
 fn stored(p: &Parameter, chooser: &mut mix::Chooser) -> StoredTensor {

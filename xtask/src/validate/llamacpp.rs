@@ -96,7 +96,11 @@ pub fn score(row: &Value) -> Score {
         })?;
         Some((p, m))
     };
-    s.kv = pair("kv_mib", "kv");
+    // Where the log gives the sum over all places, it is the surer number.
+    s.kv = match (pair("kv_total_mib", "kv"), pair("kv_total_mib", "host_kv")) {
+        (Some((device, total)), Some((host, _))) => Some((device + host, total)),
+        _ => pair("kv_mib", "kv"),
+    };
     s.rs = pair("rs_mib", "rs");
     s.compute = pair("compute_mib", "compute");
     s.host_compute = pair("host_compute_mib", "host_compute");

@@ -27,6 +27,12 @@ const FLAG_AS_NUMBER: u64 = 5000;
 /// A build shortly before logs state `n_outputs_max`.
 const BEFORE_SINGLE_OUTPUT: u64 = 8946;
 
+/// Threads of the fork from this number on go on after June 2025, when host experts began to run on GPUs.
+const FORK_THREAD: u64 = 430;
+
+/// A build of the fork before that.
+const FORK_OLD: u64 = 3700;
+
 /// The request of one row.
 ///
 /// # Errors
@@ -97,7 +103,7 @@ fn catalogued(row: &Value, family: &str) -> Option<&'static models::ModelEntry> 
 /// of the fork have none.
 fn mix(row: &Value) -> Option<String> {
     let file = row["model"].as_str().unwrap_or("").to_ascii_uppercase();
-    if ["UD-", "MIX", "SPECIAL", "OPTIMIZED", "_R4"].iter().any(|m| file.contains(m)) {
+    if ["UD-", "SPECIAL", "OPTIMIZED"].iter().any(|m| file.contains(m)) {
         return None;
     }
     if let Some(quant) = row["quant"].as_str() {
@@ -108,9 +114,31 @@ fn mix(row: &Value) -> Option<String> {
             return Some(known.to_owned());
         }
     }
+    if row["engine"].as_str().is_some_and(|e| e.starts_with("ik_")) {
+        return nearest_mix(row["quant"].as_str()?);
+    }
     let stem = file.split([' ', '(']).next()?.strip_suffix(".GGUF")?;
     let tail = stem.rsplit(['-', '.']).next()?;
     tail.parse::<Mix>().is_ok().then(|| tail.to_owned())
+}
+
+/// A mix of about the same bits per weight, for types that only the fork has: `IQ3_K - 3.4325 bpw`.
+fn nearest_mix(quant: &str) -> Option<String> {
+    let (_, bits) = quant.strip_suffix(" bpw")?.rsplit_once(' ')?;
+    let bits: f64 = bits.parse().ok()?;
+    let known = [
+        (1.56, "IQ1_S"),
+        (2.31, "IQ2_XS"),
+        (3.06, "IQ3_XXS"),
+        (3.44, "IQ3_S"),
+        (4.25, "IQ4_XS"),
+        (4.5, "Q4_K_S"),
+        (5.5, "Q5_K_S"),
+        (6.56, "Q6_K"),
+        (8.5, "Q8_0"),
+    ];
+    let near = known.iter().min_by(|a, b| (a.0 - bits).abs().total_cmp(&(b.0 - bits).abs()))?;
+    Some(near.1.to_owned())
 }
 
 /// The part of a configuration that describes the language model.
@@ -413,10 +441,17 @@ impl Facts<'_> {
         r.cache_k = self.cache_type("cache_type_k")?;
         r.cache_v = self.cache_type("cache_type_v")?;
         r.mla = self.setting("mla_attn");
+        r.attention_max_mib = self.setting("attn_max_b").unwrap_or(0);
         r.build = self.build();
         r.all_outputs = self.setting("n_outputs_max").map(|n| n > 1);
-        r.offload = Offload { gpu_layers: self.gpu_layers(model), ..Offload::default() };
-        let count = self.row["n_gpus"].as_u64().unwrap_or(1).max(1);
+        r.offload = Offload {
+            gpu_layers: self.gpu_layers(),
+            cpu_moe_layers: self.host_experts(model),
+            overrides: self.overrides(),
+        };
+        let printed = self.row["per_device"].as_object().map_or(0, |d| d.len() as u64);
+        let named = self.row["n_gpus"].as_u64().unwrap_or(1).max(1);
+        let count = if printed > 1 { printed } else { named };
         let split = self.row["parallel"]["split_mode"].as_str().unwrap_or("none");
         r.split = if split == "layer" && count > 1 { SplitMode::Layer } else { SplitMode::None };
         let device = Device {
@@ -431,8 +466,37 @@ impl Facts<'_> {
         Ok((r, device))
     }
 
+    /// `-ot` rules: `pattern=BUFFER`, several with commas between, in quotes or not.
+    fn overrides(&self) -> Vec<(String, bool)> {
+        let Some(rules) = self.row["settings"]["override_tensor"].as_array() else {
+            return Vec::new();
+        };
+        let texts = rules.iter().filter_map(Value::as_str);
+        let parts = texts.flat_map(|t| {
+            t.trim_matches(['"', '\'']).split(',').map(str::to_owned).collect::<Vec<_>>()
+        });
+        let pairs = parts.filter_map(|p| {
+            let (pattern, buffer) = p.rsplit_once('=')?;
+            Some((pattern.trim_matches(['"', '\'']).to_owned(), buffer.starts_with("CPU")))
+        });
+        pairs.collect()
+    }
+
+    /// Layers whose experts are on the host although the row states no rule: a whole model on the GPUs is cut into a
+    /// few parts, not into more parts than it has layers.
+    fn host_experts(&self, model: &Architecture) -> u64 {
+        let layers = model.main_stack().map_or(0, |s| s.layers.len() as u64);
+        let splits = self.row["settings"]["graph_splits"].as_str().and_then(|t| {
+            let digits: String = t.chars().take_while(char::is_ascii_digit).collect();
+            digits.parse::<u64>().ok()
+        });
+        let stated = !self.row["settings"]["override_tensor"].is_null();
+        let whole = self.gpu_layers().is_none_or(|n| n > layers);
+        if !stated && whole && splits.is_some_and(|n| n > layers) { layers } else { 0 }
+    }
+
     /// `49/49`, `99` or nothing.
-    fn gpu_layers(&self, _model: &Architecture) -> Option<u64> {
+    fn gpu_layers(&self) -> Option<u64> {
         let v = &self.row["settings"]["n_gpu_layers"];
         v.as_u64().or_else(|| v.as_str()?.split('/').next()?.trim().parse().ok())
     }
@@ -451,6 +515,14 @@ impl Facts<'_> {
             let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
             digits.parse().ok()
         };
+        let fork = self.row["engine"].as_str().is_some_and(|e| e.starts_with("ik_"));
+        if fork {
+            // Numbers above the fork's own count come from mainline's; the thread's number dates the log then.
+            let thread =
+                self.row["source"].as_str().and_then(|s| s.rsplit_once('#')?.1.parse::<u64>().ok());
+            let old = thread.is_some_and(|n| n < FORK_THREAD);
+            return stated.filter(|b| *b < 5000).or(old.then_some(FORK_OLD));
+        }
         let era = || {
             if matches!(self.row["settings"]["flash_attn"].as_str(), Some("0" | "1")) {
                 return Some(FLAG_AS_NUMBER);

@@ -4,6 +4,10 @@ use serde::Deserialize;
 
 const DATA: &str = include_str!("../../data/llamacpp.json");
 
+/// The fork's own build number from which large products of host experts run on a GPU (ik_llama.cpp PR 520, June
+/// 2025; logs of build 3722 do not, of 3772 do).
+const FORK_OFFLOADS_EXPERTS: u64 = 3741;
+
 #[derive(Deserialize)]
 struct File {
     changes: Vec<Change>,
@@ -48,6 +52,8 @@ pub(super) struct Behaviour {
     pub(super) fused_expert_up_gate: bool,
     /// ik_llama.cpp: activation and product in one operator.
     pub(super) fused_mul_unary: bool,
+    /// Large products of experts on the host run on a GPU.
+    pub(super) offloaded_experts: bool,
     /// ik_llama.cpp: the sum over experts in one operator.
     pub(super) fused_expert_sum: bool,
 }
@@ -79,20 +85,23 @@ impl Behaviour {
             single_output: on("single_output"),
             attention_scratch: on("attention_scratch"),
             hidden_is_output: on("embedding_select"),
+            offloaded_experts: true,
             mask_rows: if on("half_mask_input") { 1 } else { 64 },
             ..Behaviour::default()
         }
     }
 
     /// Behaviour of the ik_llama.cpp fork, which left mainline in mid 2024 and fuses operators of its own.
-    pub(super) fn fork() -> Self {
+    pub(super) fn fork(build: Option<u64>) -> Self {
         Behaviour {
+            offloaded_experts: build.is_none_or(|b| b >= FORK_OFFLOADS_EXPERTS),
             sliding_cache: false,
             latent_value_in_key: true,
             fused_norm: true,
             fused_up_gate: true,
             fused_expert_up_gate: true,
             fused_mul_unary: true,
+            fused_expert_sum: true,
             mask_rows: 64,
             ..Behaviour::default()
         }

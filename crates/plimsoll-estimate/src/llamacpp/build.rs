@@ -18,6 +18,7 @@ use super::layout::Layout;
 mod attention;
 mod ffn;
 mod latent;
+mod latent_fork;
 mod recurrent;
 
 /// Sizes of one reserved batch.
@@ -44,6 +45,12 @@ pub(super) struct Context<'a> {
     pub(super) cache_v: DType,
     /// States kept per sequence beyond the first (speculative decoding).
     pub(super) draft: u64,
+    /// ik_llama.cpp.
+    pub(super) fork: bool,
+    /// Its MLA mode.
+    pub(super) mla: u64,
+    /// Its limit for one attention product in MiB (`-amb`); 0 for none.
+    pub(super) attention_max_mib: u64,
 }
 
 pub(super) struct Builder<'a> {

@@ -70,7 +70,7 @@ pub(super) fn report(
 fn uncertain(model: &Architecture, request: &LlamaCpp) -> u64 {
     let family = super::gguf_family(&model.family);
     match family {
-        _ if request.ik => 150,
+        _ if request.ik => 50,
         "llama" | "qwen2" | "qwen3" | "qwen3moe" | "mistral" | "gemma" | "gemma2" | "gemma3"
         | "gpt-oss" | "granite" | "deepseek2" | "qwen35" | "phi2" | "phi3" | "gptneox" => 20,
         _ => 80,

@@ -334,6 +334,16 @@ fn allocate(
     }
     for leaf in &walk.graph.leaves {
         walk.take(*leaf, HOST);
+        let shared = copies.keys().any(|(source, _)| source == leaf);
+        if settings.copies > 1 && shared && walk.graph.get(*leaf).role == Role::Input {
+            // The host fills the next copy while the devices read this one.
+            let size = walk.size(*leaf, HOST);
+            for _ in 1..settings.copies {
+                if let Some(b) = walk.buffer(HOST) {
+                    b.take(size);
+                }
+            }
+        }
     }
     for step in &steps {
         match step {

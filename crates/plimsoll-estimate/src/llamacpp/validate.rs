@@ -66,6 +66,12 @@ pub(super) fn check<'a>(
         .ok_or_else(|| {
             unsupported("it has no text stack", "choose a language or embedding model")
         })?;
+    if matches!(super::gguf_family(&model.family), "deepseek4" | "deepseek_v4") {
+        return Err(unsupported(
+            "its compressed caches are not modelled yet",
+            "estimate it for vLLM or SGLang, or read the buffer sizes of a short run",
+        ));
+    }
     if stack.layers.is_empty() || stack.layers.len() > DEEPEST {
         return Err(unsupported(
             &format!(

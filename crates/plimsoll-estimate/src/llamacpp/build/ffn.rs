@@ -132,6 +132,9 @@ impl Builder<'_> {
         let b = self.cx.behaviour;
         let hidden = self.cx.arch.hidden;
         let rows = self.g.get(x).shape[1];
+        // The fork moves experts only where a batch keeps all of them busy.
+        let busy = rows.saturating_mul(m.top_k) >= m.experts.saturating_mul(32);
+        let offloaded = b.offloaded_experts && (busy || !self.cx.fork);
         let (ids, weights) = self.router(il, m, x);
         if b.early_expert_weights {
             self.g.expand(weights);
@@ -143,7 +146,7 @@ impl Builder<'_> {
         let down_w = self.weight(il, "ffn_down_exps", [width, hidden, m.experts, 1]);
         let act = if b.fused_expert_up_gate && m.expert.gated && !m.expert.bias {
             let id = self.g.op(DType::F32, [width, m.top_k, rows, 1], &[up_w, gate_w, wide, ids]);
-            self.g.get_mut(id).offloadable = true;
+            self.g.get_mut(id).offloadable = offloaded;
             id
         } else {
             let mut up = self.g.matmul_id(up_w, wide, ids);
@@ -161,6 +164,7 @@ impl Builder<'_> {
             }
         };
         let mut out = self.g.matmul_id(down_w, act, ids);
+        self.g.get_mut(out).offloadable = offloaded;
         if m.expert.bias {
             out = self.expert_bias(il, "ffn_down_exps", hidden, m.experts, out, ids);
         }

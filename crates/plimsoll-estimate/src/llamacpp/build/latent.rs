@@ -28,7 +28,9 @@ impl Builder<'_> {
         let q_pe = self.g.in_place(&[q_pe, pos]);
         let k_pe = self.g.in_place(&[k_pe, pos]);
         let latent = self.norm(il, "attn_kv_a_norm", Norm::RMS, latent);
-        if self.cx.cache.absorbed {
+        if self.cx.fork && self.cx.cache.absorbed {
+            self.fork_latent(il, a, q_nope, q_pe, latent, k_pe)
+        } else if self.cx.cache.absorbed {
             self.absorbed(il, a, q_nope, q_pe, latent, k_pe)
         } else {
             self.unpacked(il, a, q_nope, q_pe, latent, k_pe)
