@@ -76,7 +76,7 @@ pub fn gguf_tensors(
 /// The shape of one half of a fused matrix: experts by twice the width by the hidden size.
 fn halved(shape: &[u64]) -> Vec<u64> {
     let mut half = shape.to_vec();
-    if let Some(n) = half.iter_mut().nth(1) {
+    if let Some(n) = half.get_mut(1) {
         *n /= 2;
     }
     half
