@@ -71,7 +71,7 @@ fn config() -> impl Strategy<Value = PyTorchConfig> {
         )
 }
 
-/// Invariants of allocator research, section by section: tiling, coalescing, pool sizes, slack, conservation.
+/// What holds after every event: tiling, coalescing, pool sizes, slack, conservation.
 fn check_layout(torch: &PyTorchAllocator) {
     let config = torch.config().clone();
     let (mut reserved, mut allocated, mut requested) = (Bytes::ZERO, Bytes::ZERO, Bytes::ZERO);
