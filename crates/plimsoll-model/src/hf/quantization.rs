@@ -9,11 +9,12 @@ use crate::arch::Quantization;
 
 /// Reads `quantization_config` (or `compression_config`, as older exports name it).
 pub(super) fn read(keys: &Keys<'_>) -> Result<Option<Quantization>, ImportError> {
-    let Some(config) =
-        keys.nested("quantization_config", &[]).or_else(|| keys.nested("compression_config", &[]))
-    else {
-        return Ok(None);
-    };
+    // Multimodal models may quantize the language model alone, and say so inside its configuration.
+    let inner = ["text_config", "llm_config"].iter().find_map(|key| keys.nested(key, &[]));
+    let config = ["quantization_config", "compression_config"]
+        .iter()
+        .find_map(|key| keys.nested(key, &[]).or_else(|| inner.and_then(|k| k.nested(key, &[]))));
+    let Some(config) = config else { return Ok(None) };
     let bits = config.size_or(&["bits", "w_bit", "nbits"], 4)?;
     let group = match config.get("group_size").or_else(|| config.get("q_group_size")) {
         Some(v) if v.as_i64() == Some(-1) => None,
