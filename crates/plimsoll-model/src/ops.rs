@@ -34,6 +34,8 @@ pub enum Op {
     },
     /// Product of two tensors, each kept for the other's gradient.
     Mul,
+    /// Quotient of two tensors; the divisor's gradient takes three temporaries of the output's size.
+    Div,
     /// Element-wise function.
     Unary {
         /// What its derivative needs.
@@ -236,6 +238,12 @@ pub fn rule(block: &Block, node: &Node) -> Rule {
         Op::Mul => Rule::saves(
             u32::from(needs(1) || (node.inputs.len() == 1 && learns)) | u32::from(needs(0)) << 1,
         ),
+        // grad_b = -grad * ((a / b) / b)
+        Op::Div => {
+            let full = || extra(value(0).shape.clone(), value(0).dtype);
+            let backward_scratch = if needs(1) { vec![full(), full(), full()] } else { Vec::new() };
+            Rule { backward_scratch, ..Rule::saves(u32::from(needs(1)) | 0b10) }
+        }
         Op::Unary { saves } => Rule {
             saves_inputs: u32::from(*saves == Saves::Input),
             saves_output: *saves == Saves::Output,

@@ -283,8 +283,10 @@ pub enum Loss {
 pub enum Stack {
     /// Hugging Face Transformers modules in eager mode.
     Transformers,
-    /// Transformers with fused norms, rotary and SwiGLU (Liger, fms "foak", unsloth).
+    /// Transformers with fused norms and rotary, SwiGLU written out (fms-acceleration's "foak" kernels).
     TransformersFused,
+    /// Transformers with Liger's kernels: norms, rotary and SwiGLU.
+    TransformersLiger,
     /// torchtitan.
     Torchtitan,
     /// torchtune.

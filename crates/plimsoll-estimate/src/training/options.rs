@@ -32,10 +32,12 @@ pub fn build_options(
         Method::LastLayers { layers } => Trainable::Last(*layers),
     };
     let sharding = &strategy.sharding;
+    let autocast = precision.autocast && precision.compute != precision.weights;
     BuildOptions {
-        weights: precision.weights,
+        // Without autocast, layers see weights in the compute type (FSDP's mixed precision, Megatron's copies).
+        weights: if autocast { precision.weights } else { precision.compute },
         compute: precision.compute,
-        autocast: precision.autocast && precision.compute != precision.weights,
+        autocast,
         fp8: precision.fp8,
         attention: attention(training),
         style: style(model, training),
@@ -48,7 +50,10 @@ pub fn build_options(
             // `logits = model(x)` in the loop.
             Stack::Plain | Stack::LitGpt | Stack::Torch => Some(Hold::Backward),
             // The output object of a Transformers model, dropped when the trainer returns the loss.
-            Stack::Transformers | Stack::TransformersFused | Stack::Foundry => Some(Hold::Forward),
+            Stack::Transformers
+            | Stack::TransformersFused
+            | Stack::TransformersLiger
+            | Stack::Foundry => Some(Hold::Forward),
             _ => None,
         },
         tensor: sharding.tensor.max(1),
@@ -171,14 +176,16 @@ fn style(model: &Architecture, training: &Training) -> Style {
     let repeats = training.attention != AttentionKernel::Flash;
     let style = match training.stack {
         Stack::Transformers => Style { repeat_kv: repeats, ..plain },
-        Stack::TransformersFused => Style { repeat_kv: repeats, ..fused },
+        Stack::TransformersFused => Style { repeat_kv: repeats, fused_swiglu: false, ..fused },
+        Stack::TransformersLiger => Style { repeat_kv: repeats, ..fused },
         Stack::Torchtitan | Stack::Torchtune => {
-            Style { rotary: RotaryStyle::Complex, repeat_kv: true, ..plain }
+            Style { rotary: RotaryStyle::Complex, repeat_kv: true, fused_bias: true, ..plain }
         }
-        Stack::LitGpt => Style { repeat_kv: true, ..plain },
+        Stack::LitGpt => Style { repeat_kv: true, fused_qkv: true, fused_bias: true, ..plain },
         Stack::Megatron => Style { fused_bias: true, regather: true, ..fused },
         Stack::Foundry => Style { fused_bias: true, ..plain },
-        Stack::Plain | Stack::Torch => plain,
+        Stack::Plain => Style { composed_silu: true, ..plain },
+        Stack::Torch => plain,
     };
     // Inductor fuses norms, rotary and the gated product, and recomputes them from their inputs.
     if training.compile { Style { repeat_kv: style.repeat_kv, ..fused } } else { style }
@@ -217,7 +224,10 @@ fn adapters(lora: &Lora, stack: Stack) -> Adapters {
         parts: lora_parts(&lora.targets),
         dtype: lora.dtype,
         dropout: lora.dropout,
-        casts_input: matches!(stack, Stack::Transformers | Stack::TransformersFused),
+        casts_input: matches!(
+            stack,
+            Stack::Transformers | Stack::TransformersFused | Stack::TransformersLiger
+        ),
         dora: lora.dora,
     }
 }

@@ -73,6 +73,11 @@ pub(super) fn kept_elements(p: &BlockParam, sharding: &Sharding, sharded: bool) 
     if sharded { p.elements.div_ceil(shard_ranks(sharding, p.expert)) } else { p.elements }
 }
 
+/// Type in which a parameter is kept between steps: the graph sees the compute type, the optimizer the stored one.
+pub(super) fn storage_dtype(p: &BlockParam, precision: &Precision) -> DType {
+    if p.adapter || !p.dtype.is_plain() { p.dtype } else { precision.weights }
+}
+
 /// Type of a gradient in `.grad`.
 pub(super) fn gradient_dtype(p: &BlockParam, precision: &Precision) -> DType {
     if p.adapter { p.dtype } else { precision.gradients }

@@ -9,7 +9,7 @@ use plimsoll_units::{Bindings, Bytes};
 
 use super::params::{
     RankParam, Shards, gradient_dtype, kept_elements, rank_params, shard_ranks, state_bytes,
-    step_scratch,
+    step_scratch, storage_dtype,
 };
 use super::tape::{Leaving, Step, Tape, Tapes};
 use crate::request::{
@@ -180,7 +180,7 @@ impl<'a> Simulation<'a> {
         for row in 0..self.rows.len() {
             let p = self.rows[row];
             let kept = kept_elements(p.block, &run.strategy.sharding, self.shards.parameters);
-            let bytes = p.block.dtype.bytes(kept);
+            let bytes = storage_dtype(p.block, &run.training.precision).bytes(kept);
             if offload.parameters {
                 self.host += bytes;
                 continue;
@@ -676,14 +676,7 @@ impl<'a> Simulation<'a> {
     /// Bytes of a row's full parameter in the compute type, as gathered.
     fn gathered_bytes(&self, row: usize) -> Bytes {
         let p = self.rows[row].block;
-        let precision = &self.run.training.precision;
-        let dtype = if p.dtype.is_plain() && !p.adapter && !precision.autocast {
-            precision.compute
-        } else {
-            p.dtype
-        };
-        // Experts are gathered only within their own data-parallel group.
-        dtype.bytes(p.elements)
+        p.dtype.bytes(p.elements)
     }
 
     fn gather(&mut self, stage: usize) {

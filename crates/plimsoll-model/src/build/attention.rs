@@ -93,6 +93,11 @@ impl BlockBuilder<'_> {
                 (q, self.linear(Part::Key, "k", x)?, self.linear(Part::Value, "v", x)?)
             }
         };
+        let (q, k, v) = if self.scope.options.style.fused_qkv && !a.fused_qkv {
+            self.sliced_qkv(q, k, v)
+        } else {
+            (q, k, v)
+        };
         let scope = self.scope;
         let core = Core {
             heads: a.heads.div_ceil(scope.options.tensor.max(1)),
@@ -125,6 +130,17 @@ impl BlockBuilder<'_> {
         };
         let out = self.linear(Part::Output, "o", context)?;
         Ok(self.reduced(out))
+    }
+
+    /// One product wrote q, k and v next to each other: each slice keeps all three alive. The separate products above
+    /// stand for its parameters; joining them has the same result.
+    fn sliced_qkv(&mut self, q: ValueId, k: ValueId, v: ValueId) -> (ValueId, ValueId, ValueId) {
+        let shapes = [q, k, v].map(|x| self.shape(x));
+        let dtype = self.dtype(q);
+        let width = [q, k, v].iter().fold(Dim::Const(0), |sum, x| sum.plus(self.shape(*x).last()));
+        let joined = self.op(Op::Concat, "qkv", &[q, k, v], shapes[0].with_last(width), dtype);
+        let [q, k, v] = shapes.map(|shape| self.op(Op::View, "qkv.slice", &[joined], shape, dtype));
+        (q, k, v)
     }
 
     fn split_qkv(&mut self, a: &Attention, qkv: ValueId) -> (ValueId, ValueId, ValueId) {
@@ -277,7 +293,7 @@ impl BlockBuilder<'_> {
                 let exponential = self.unary(Saves::Output, "softmax.exp", shifted);
                 let row = square.with_last(1);
                 let sum = self.op(Op::ReduceLast, "softmax.sum", &[exponential], row, wide);
-                self.op(Op::Mul, "softmax.div", &[exponential, sum], square, wide)
+                self.op(Op::Div, "softmax.div", &[exponential, sum], square, wide)
             }
             SoftmaxStyle::Upcast => self.op(Op::Softmax, "softmax", &[masked], square, DType::F32),
             SoftmaxStyle::Native => {

@@ -89,6 +89,10 @@ impl BlockBuilder<'_> {
 
     fn activation(&mut self, activation: Activation, x: ValueId) -> ValueId {
         match activation {
+            Activation::Silu if self.scope.options.style.composed_silu => {
+                let gate = self.unary(Saves::Output, "mlp.sigmoid", x);
+                self.mul("mlp.act", x, gate)
+            }
             Activation::Silu | Activation::Gelu | Activation::GeluTanh => {
                 self.unary(Saves::Input, "mlp.act", x)
             }

@@ -90,8 +90,12 @@ pub struct Style {
     pub rotary: RotaryStyle,
     /// SwiGLU in one kernel.
     pub fused_swiglu: bool,
+    /// SiLU written out as `x * sigmoid(x)`.
+    pub composed_silu: bool,
     /// K and V are copied to all query heads before attention.
     pub repeat_kv: bool,
+    /// q, k and v are slices of one product even where the published model has three matrices.
+    pub fused_qkv: bool,
     /// Softmax of eager attention.
     pub softmax: SoftmaxStyle,
     /// Bias, activation and dropout are fused where the model has them.
@@ -106,7 +110,9 @@ impl Default for Style {
             norm: NormStyle::Composed,
             rotary: RotaryStyle::Composed,
             fused_swiglu: false,
+            composed_silu: false,
             repeat_kv: false,
+            fused_qkv: false,
             softmax: SoftmaxStyle::Upcast,
             fused_bias: false,
             regather: false,
