@@ -272,6 +272,14 @@ fn diagnostics(
             "",
         );
     }
+    if !request.mmproj.is_zero() {
+        add(
+            Severity::Note,
+            "projector-compute",
+            "the projector counts by its file size; its own compute buffer comes on top".to_owned(),
+            "keep about half the projector's size free, or run it on the host with --no-mmproj-offload",
+        );
+    }
     if buffers.copies > 1 {
         add(
             Severity::Note,

@@ -110,6 +110,39 @@ fn several_devices_share_layers_and_keep_copies_of_the_inputs() {
 }
 
 #[test]
+fn every_model_of_the_catalogue_has_an_estimate_or_a_reason() {
+    let request = LlamaCpp { context: Some(4096), ..LlamaCpp::default() };
+    let mut estimated = 0;
+    for entry in plimsoll_catalog::models::models().step_by(3) {
+        let Ok(imported) = plimsoll_model::hf::from_config(entry.config.as_bytes()) else {
+            continue;
+        };
+        let model = imported.architecture;
+        let tensors = crate::weights::gguf_tensors(
+            &model,
+            &plimsoll_model::inventory::inventory(&model),
+            "Q4_K_M",
+        )
+        .unwrap();
+        let Ok(e) = estimate(&model, &tensors, &request, &card()) else { continue };
+        estimated += 1;
+        let compute = figure(&e, "compute");
+        assert!(compute > Bytes::mib(1) && compute < Bytes::gib(8), "{}: {compute}", entry.name);
+        assert_eq!(e.terms.iter().map(|t| t.bytes).sum::<Bytes>(), e.peak.device, "{}", entry.name);
+    }
+    assert!(estimated > 50, "{estimated}");
+}
+
+#[test]
+fn absurd_widths_are_refused() {
+    let mut m = llama_3_8b();
+    m.hidden = u64::MAX / 2;
+    let request = LlamaCpp { context: Some(4096), ..LlamaCpp::default() };
+    let error = estimate(&m, &[], &request, &card()).unwrap_err();
+    assert!(error.to_string().contains("hidden size"), "{error}");
+}
+
+#[test]
 fn contradictions_are_errors_that_say_what_to_do() {
     let m = llama_3_8b();
     let base = LlamaCpp { context: Some(4096), ..LlamaCpp::default() };

@@ -1,7 +1,7 @@
 //! What llama.cpp would refuse, before any number is made up.
 
 use plimsoll_model::Architecture;
-use plimsoll_model::arch::{Layer, ModelKind};
+use plimsoll_model::arch::{Attention, Ffn, Layer, Mamba2, Mixer, Mlp, ModelKind};
 use plimsoll_units::DType;
 
 use crate::device::Device;
@@ -11,7 +11,7 @@ use crate::request::LlamaCpp;
 /// Longest context that is taken seriously: 2^28 tokens.
 const LONGEST: u64 = 1 << 28;
 /// Largest number of layers that a graph is built for.
-const DEEPEST: usize = 4096;
+const DEEPEST: usize = 1024;
 
 fn invalid(field: &'static str, value: impl ToString, accepted: &str, cure: &str) -> EstimateError {
     EstimateError::Invalid {
@@ -48,6 +48,83 @@ const CACHE_TYPES: [DType; 9] = [
     DType::Q5_1,
 ];
 
+/// Largest width of anything in a layer; products of three still fit 64 bits.
+const WIDEST: u64 = 1 << 20;
+/// Most experts that a token visits.
+const MOST_CHOSEN: u64 = 256;
+/// Largest vocabulary.
+const LARGEST_VOCABULARY: u64 = 1 << 28;
+
+/// The first width beyond what a graph is built for.
+fn too_wide(model: &Architecture, layers: &[Layer]) -> Option<(&'static str, u64)> {
+    let mlp = |m: &Mlp| vec![("the feed-forward width", m.width)];
+    let attention = |a: &Attention| {
+        vec![
+            ("the number of heads", a.heads),
+            ("the number of KV heads", a.kv_heads),
+            ("the head size", a.head_dim),
+            ("the value size", a.value_dim),
+        ]
+    };
+    let mamba2 = |m: &Mamba2| {
+        vec![
+            ("the inner width", m.inner),
+            ("the state size", m.state),
+            ("the number of groups", m.groups),
+            ("the convolution", m.conv),
+        ]
+    };
+    let of_layer = |l: &Layer| {
+        let mut widths = match &l.mixer {
+            Mixer::Attention(a) => attention(a),
+            Mixer::Latent(a) => vec![
+                ("the number of heads", a.heads),
+                ("the latent rank", a.kv_lora_rank),
+                ("the query rank", a.q_lora_rank.unwrap_or(0)),
+                ("the head size", a.nope_dim.max(a.rope_dim).max(a.value_dim)),
+            ],
+            Mixer::Mamba1(m) => vec![
+                ("the inner width", m.inner),
+                ("the state size", m.state.max(m.dt_rank)),
+                ("the convolution", m.conv),
+            ],
+            Mixer::Mamba2(m) => mamba2(m),
+            Mixer::GatedDelta(d) => vec![
+                ("the number of heads", d.key_heads.max(d.value_heads)),
+                ("the head size", d.key_dim.max(d.value_dim)),
+                ("the convolution", d.conv),
+            ],
+            Mixer::ShortConv { kernel, .. } => vec![("the convolution", *kernel)],
+            Mixer::Parallel(a, m) => [attention(a), mamba2(m)].concat(),
+            _ => Vec::new(),
+        };
+        match &l.ffn {
+            Ffn::Dense(m) => widths.extend(mlp(m)),
+            Ffn::Moe(m) => {
+                widths.extend(mlp(&m.expert));
+                widths.extend(m.shared.iter().flat_map(mlp));
+                widths.push(("the number of experts", m.experts));
+            }
+            _ => {}
+        }
+        widths
+    };
+    let own = [("the hidden size", model.hidden)];
+    let vocabulary = model.embedding.as_ref().map_or(0, |e| e.vocab).max(model.head.outputs);
+    if vocabulary > LARGEST_VOCABULARY {
+        return Some(("the vocabulary", vocabulary));
+    }
+    // Each chosen expert is an operator of the graph.
+    let chosen = layers.iter().find_map(|l| match &l.ffn {
+        Ffn::Moe(m) if m.top_k > MOST_CHOSEN => Some(m.top_k),
+        _ => None,
+    });
+    if let Some(n) = chosen {
+        return Some(("the number of experts per token", n));
+    }
+    own.into_iter().chain(layers.iter().flat_map(of_layer)).find(|(_, w)| *w > WIDEST)
+}
+
 /// The layers of the text stack, if model and request can run.
 pub(super) fn check<'a>(
     model: &'a Architecture,
@@ -78,6 +155,12 @@ pub(super) fn check<'a>(
                 "it has {} layers, and graphs are built for 1 to {DEEPEST}",
                 stack.layers.len()
             ),
+            "check the configuration",
+        ));
+    }
+    if let Some((what, width)) = too_wide(model, &stack.layers) {
+        return Err(unsupported(
+            &format!("{what} is {width}, more than any graph is built for"),
             "check the configuration",
         ));
     }

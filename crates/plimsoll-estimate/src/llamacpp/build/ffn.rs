@@ -194,7 +194,7 @@ impl Builder<'_> {
         if b.ordered_expert_sum {
             self.g.expand(experts);
         }
-        let views: Vec<TensorId> = (0..top_k.clamp(1, 1024))
+        let views: Vec<TensorId> = (0..top_k.clamp(1, 256))
             .map(|_| {
                 let v = self.g.view(experts, [hidden, rows, 1, 1]);
                 if b.ordered_expert_sum {
