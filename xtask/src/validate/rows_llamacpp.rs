@@ -150,29 +150,68 @@ fn text_part(config: &str) -> Option<Value> {
     })
 }
 
-/// Families whose layers the row's widths describe completely.
-const DESCRIBED: [&str; 21] = [
-    "llama",
-    "qwen2",
-    "qwen3",
-    "qwen3moe",
-    "gemma",
-    "gemma2",
-    "gemma3",
-    "gpt-oss",
-    "granite",
-    "deepseek2",
-    "qwen35",
-    "qwen35moe",
-    "phi2",
-    "phi3",
+/// Families that the widths of a log do not describe: recurrent layers, several widths, encoders and decoders.
+const UNDESCRIBED: [&str; 26] = [
+    "",
+    "mamba",
+    "mamba2",
+    "rwkv6",
+    "rwkv6qwen2",
+    "rwkv7",
+    "arwkv7",
+    "jamba",
+    "falcon-h1",
+    "lfm2",
+    "lfm2moe",
+    "granitehybrid",
+    "nemotron_h",
+    "nemotron_h_moe",
+    "plamo2",
+    "plamo3",
+    "kimi-linear",
+    "deepseek4",
+    "minimax-m3",
+    "gemma4",
+    "gemma3n",
+    "t5",
+    "t5encoder",
+    "deci",
+    "openelm",
+    "bitnet",
+];
+
+/// Families with layer norms.
+const LAYER_NORM: [&str; 14] = [
     "gptneox",
-    "command-r",
+    "phi2",
     "bert",
-    "glm4",
-    "chatglm",
-    "mistral",
-    "glm4moe",
+    "nomic-bert",
+    "gpt2",
+    "starcoder",
+    "starcoder2",
+    "falcon",
+    "mpt",
+    "bloom",
+    "stablelm",
+    "gptj",
+    "codeshell",
+    "nemotron",
+];
+
+/// Families whose feed-forward has two matrices.
+const UNGATED: [&str; 12] = [
+    "gptneox",
+    "phi2",
+    "bert",
+    "gpt2",
+    "starcoder",
+    "starcoder2",
+    "falcon",
+    "mpt",
+    "bloom",
+    "gptj",
+    "codeshell",
+    "nemotron",
 ];
 
 impl<'a> Facts<'a> {
@@ -222,7 +261,7 @@ impl<'a> Facts<'a> {
 
 impl Facts<'_> {
     fn architecture(&self) -> Result<Architecture, String> {
-        if !DESCRIBED.contains(&self.family.as_str()) {
+        if UNDESCRIBED.contains(&self.family.as_str()) {
             return Err(format!("rows do not describe the layers of `{}`", self.family));
         }
         let layers = self.need("n_layer", &["num_hidden_layers", "n_layer", "n_layers"])?;
@@ -235,7 +274,7 @@ impl Facts<'_> {
         }
         let mut a = base::llama(hidden, vocab, list)?;
         a.family.clone_from(&self.family);
-        if self.is(&["gptneox", "phi2", "bert", "command-r"])
+        if (self.is(&LAYER_NORM) || self.is(&["command-r", "cohere2"]))
             && let Some(s) = a.stacks.first_mut()
         {
             s.final_norm = Some(Norm::LAYER);
@@ -260,13 +299,19 @@ impl Facts<'_> {
             l.placement = NormPlacement::Sandwich;
             l.norms = 4;
         }
+        if self.is(&LAYER_NORM) {
+            l.norm = Norm::LAYER;
+        }
+        if self.is(&["falcon"]) {
+            (l.parallel, l.norms) = (true, 1);
+        }
         if self.is(&["gptneox"]) {
             (l.parallel, l.norm, l.norms) = (true, Norm::LAYER, 2);
         }
         if self.is(&["phi2"]) {
             (l.parallel, l.norm, l.norms) = (true, Norm::LAYER, 1);
         }
-        if self.is(&["command-r"]) {
+        if self.is(&["command-r", "cohere2"]) {
             (l.parallel, l.norm, l.norms) = (true, Norm { bias: false, ..Norm::LAYER }, 1);
         }
         if self.is(&["bert"]) {
@@ -352,13 +397,28 @@ impl Facts<'_> {
         let mut a = base::attention(heads, kv_heads, dim, value_dim)?;
         a.span = self.span(il, layers);
         a.gated = self.is(&["qwen35", "qwen35moe", "qwen3next"]);
-        if self.is(&["qwen3", "qwen3moe", "gemma3", "gemma4", "qwen35", "qwen35moe", "qwen3next"]) {
+        if self.is(&[
+            "qwen3",
+            "qwen3moe",
+            "qwen3vl",
+            "qwen3vlmoe",
+            "hunyuan-moe",
+            "glm4moe",
+            "gemma3",
+            "gemma4",
+            "qwen35",
+            "qwen35moe",
+            "qwen3next",
+        ]) {
             a.qk_norm = QkNorm::PerHead;
         }
-        a.qkv_bias = self.is(&["qwen2", "gpt-oss", "phi2", "gptneox", "bert"]);
-        a.out_bias = self.is(&["gpt-oss", "phi2", "gptneox", "bert"]);
+        let biased =
+            ["gpt-oss", "phi2", "gptneox", "bert", "gpt2", "starcoder", "starcoder2", "bloom"];
+        a.qkv_bias = self.is(&biased) || self.is(&["qwen2", "qwen2moe", "qwen2vl"]);
+        a.out_bias = self.is(&biased);
         a.sinks = self.is(&["gpt-oss"]);
-        a.fused_qkv = self.is(&["gptneox", "phi3"]);
+        a.fused_qkv =
+            self.is(&["gptneox", "phi3", "gpt2", "starcoder", "falcon", "mpt", "bloom", "dbrx"]);
         Ok(a)
     }
 
@@ -371,9 +431,20 @@ impl Facts<'_> {
         let pattern = match full {
             Some(n) if n > 0 => layers / n,
             _ if self.is(&["gpt-oss", "gemma2"]) => 2,
+            _ if self.is(&["cohere2", "llama4", "exaone4", "olmo2", "olmo3", "smallthinker"]) => 4,
             _ => self.width("n_swa_pattern", &[]).unwrap_or(6),
         };
-        if !self.is(&["gpt-oss", "gemma2", "gemma3", "gemma4"]) || pattern < 2 {
+        let sliding = [
+            "gpt-oss",
+            "gemma2",
+            "gemma3",
+            "cohere2",
+            "llama4",
+            "exaone4",
+            "olmo3",
+            "smallthinker",
+        ];
+        if !self.is(&sliding) || pattern < 2 {
             return Span::Full;
         }
         if (il + 1).is_multiple_of(pattern) { Span::Full } else { Span::Sliding { window } }
@@ -386,8 +457,8 @@ impl Facts<'_> {
         let dense_lead = self.width("n_layer_dense_lead", &["first_k_dense_replace"]).unwrap_or(0);
         let gelu = self.is(&["gemma", "gemma2", "gemma3", "gemma4", "phi2", "gptneox", "bert"]);
         let activation = if gelu { Activation::GeluTanh } else { Activation::Silu };
-        let gated = !self.is(&["phi2", "gptneox", "bert"]);
-        let bias = self.is(&["phi2", "gptneox", "bert"]);
+        let gated = !self.is(&UNGATED);
+        let bias = !gated && !self.is(&["falcon", "mpt"]);
         let mlp = |width| Mlp {
             width,
             gated,
@@ -409,7 +480,7 @@ impl Facts<'_> {
             top_k: self.need("n_expert_used", &["num_experts_per_tok"])?,
             expert: Mlp { bias: oai, ..mlp(width) },
             shared: shared.map(|n| mlp(n * width)),
-            shared_gate: false,
+            shared_gate: self.is(&["qwen2moe", "qwen3next", "qwen35moe"]),
             router_bias: oai,
             correction_bias: self.width("n_lora_q", &["q_lora_rank"]).is_some_and(|r| r > 0),
         }))
