@@ -132,10 +132,7 @@ impl Naive {
             }
             for (p, piece) in region.pieces.iter().enumerate() {
                 if piece.kind == Kind::Free && piece.size >= size {
-                    let tie = match self.config.tie_break {
-                        TieBreak::LowestAddress => piece.at,
-                        TieBreak::OldestBlock => piece.born,
-                    };
+                    let tie = self.tie(piece);
                     let beyond = match region.pieces.get(p + 1) {
                         Some(n) if n.kind == Kind::Unmapped => n.size,
                         _ => 0,
@@ -254,6 +251,8 @@ impl Naive {
         piece.size = mapped;
         piece.kind = Kind::Free;
         piece.freed = self.searches[usize::from(!small)];
+        // Pages count from here on, even if the request fails in the end and they are given back.
+        self.reserved_peak = self.reserved_peak.max(self.reserved());
         Some(self.merge(r, p))
     }
 
@@ -322,11 +321,7 @@ impl Naive {
         for (r, region) in self.regions.iter().enumerate() {
             if region.small == small && region.stream == stream {
                 for p in region.pieces.iter().filter(|p| p.kind == Kind::Free) {
-                    let tie = match self.config.tie_break {
-                        TieBreak::LowestAddress => p.at,
-                        TieBreak::OldestBlock => p.born,
-                    };
-                    free.push((p.size, tie, r));
+                    free.push((p.size, self.tie(p), r));
                 }
             }
         }
@@ -366,45 +361,61 @@ impl Naive {
             self.regions.retain(|r| r.pieces.len() > 1 || r.pieces[0].kind != Kind::Free);
             return;
         }
-        let mut touched = vec![false; self.regions.len()];
-        for (r, touched) in touched.iter_mut().enumerate() {
-            let page =
-                if self.regions[r].small { 2 * MIB } else { self.config.large_segment.get() };
-            let mut p = 0;
-            while p < self.regions[r].pieces.len() {
-                let piece = self.regions[r].pieces[p].clone();
-                let (start, end) =
-                    (piece.at.div_ceil(page) * page, (piece.at + piece.size) / page * page);
-                if piece.kind == Kind::Free && start < end {
-                    let tail = piece.at + piece.size - end;
-                    if tail > 0 {
-                        let born = self.tick();
-                        let after = Piece { at: end, size: tail, born, ..piece.clone() };
-                        self.regions[r].pieces.insert(p + 1, after);
-                    }
-                    self.regions[r].pieces[p] = Piece {
-                        at: start,
-                        size: end - start,
-                        kind: Kind::Unmapped,
-                        ..piece.clone()
-                    };
-                    if start > piece.at {
-                        let born = self.tick();
-                        let before = Piece { at: piece.at, size: start - piece.at, born, ..piece };
-                        self.regions[r].pieces.insert(p, before);
-                        p += 1;
-                    }
-                    p = self.merge(r, p);
-                    *touched = true;
+        // In the order of torch's free lists: it decides which left-over end is the older block.
+        let mut order = Vec::new();
+        for region in &self.regions {
+            for piece in region.pieces.iter().filter(|p| p.kind == Kind::Free) {
+                order.push((!region.small, region.stream, piece.size, self.tie(piece), piece.at));
+            }
+        }
+        order.sort();
+        let mut touched = Vec::new();
+        for (.., at) in order {
+            for r in 0..self.regions.len() {
+                let found = self.regions[r].pieces.iter().position(|p| p.at == at);
+                if let Some(p) = found
+                    && self.unmap(r, p)
+                {
+                    touched.push(self.regions[r].pieces[0].at);
                 }
-                p += 1;
             }
         }
         // A reservation whose last page went is dropped; one that was never mapped stays.
-        let mut touched = touched.into_iter();
         self.regions.retain(|r| {
-            let touched = touched.next().unwrap_or(false);
-            !touched || r.pieces.len() > 1 || r.pieces[0].kind != Kind::Unmapped
+            let unmapped = r.pieces.len() == 1 && r.pieces[0].kind == Kind::Unmapped;
+            !(unmapped && touched.contains(&r.pieces[0].at))
         });
+    }
+
+    /// Gives back the whole pages of a free piece; whether there were any.
+    fn unmap(&mut self, r: usize, p: usize) -> bool {
+        let page = if self.regions[r].small { 2 * MIB } else { self.config.large_segment.get() };
+        let piece = self.regions[r].pieces[p].clone();
+        let (start, end) = (piece.at.div_ceil(page) * page, (piece.at + piece.size) / page * page);
+        if start >= end {
+            return false;
+        }
+        let mut parts = Vec::new();
+        if start > piece.at {
+            let (size, born) = (start - piece.at, self.tick());
+            parts.push(Piece { size, born, ..piece.clone() });
+        }
+        let kind = Kind::Unmapped;
+        let middle = parts.len();
+        parts.push(Piece { at: start, size: end - start, kind, ..piece.clone() });
+        if piece.at + piece.size > end {
+            let (size, born) = (piece.at + piece.size - end, self.tick());
+            parts.push(Piece { at: end, size, born, ..piece });
+        }
+        self.regions[r].pieces.splice(p..=p, parts);
+        self.merge(r, p + middle);
+        true
+    }
+
+    fn tie(&self, piece: &Piece) -> u64 {
+        match self.config.tie_break {
+            TieBreak::LowestAddress => piece.at,
+            TieBreak::OldestBlock => piece.born,
+        }
     }
 }
