@@ -10,6 +10,7 @@ mod families;
 mod gemma;
 mod hybrid;
 mod keys;
+mod kimi;
 mod legacy;
 mod mixture;
 mod multimodal;
@@ -18,6 +19,7 @@ mod resampler;
 mod seq2seq;
 mod speech;
 mod tower;
+mod zamba;
 
 use plimsoll_formats::hf_config::read_json_object;
 use serde_json::{Map, Value};

@@ -171,3 +171,13 @@ fn draft_layers_are_named_but_not_counted() {
     let stack = imported.architecture.draft_stack(1).unwrap();
     assert_eq!((stack.role, stack.layers.len()), (arch::StackRole::Draft, 1));
 }
+
+#[test]
+fn the_language_model_of_an_unknown_multimodal_family_is_read() {
+    let config = format!(
+        r#"{{"model_type": "newcomer_vl", "llm_config": {{"model_type": "llama", {TINY}}}}}"#
+    );
+    let imported = hf::from_config(config.as_bytes()).unwrap();
+    assert_eq!(imported.architecture.hidden, 64);
+    assert!(imported.diagnostics[0].message.contains("towers and projectors are not counted"));
+}

@@ -93,6 +93,8 @@ const FAMILIES: &[&str] = &[
     "bamba",
     "lfm2",
     "lfm2_moe",
+    "kimi_linear",
+    "zamba2",
     "smollm3",
     "exaone4",
     "apertus",

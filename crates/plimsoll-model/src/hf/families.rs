@@ -5,8 +5,8 @@ use serde_json::Value;
 use super::decoder::{Decoder, periodic, spans_from_types};
 use super::keys::{HEADS, HIDDEN, Keys, LAYERS};
 use super::{
-    ImportError, deepseek_v4, encoder, gemma, hybrid, legacy, mixture, multimodal, resampler,
-    seq2seq, speech,
+    ImportError, deepseek_v4, encoder, gemma, hybrid, kimi, legacy, mixture, multimodal, resampler,
+    seq2seq, speech, zamba,
 };
 use crate::arch::{Activation, Architecture, Extra, Norm, NormPlacement, QkNorm, Span};
 use crate::inventory::{Naming, Part};
@@ -40,6 +40,12 @@ pub(super) fn decoder(keys: &Keys<'_>, family: &str) -> Result<Architecture, Imp
         return Ok(done.finish());
     }
     if let Some(done) = gemma::build(keys, family)? {
+        return Ok(done.finish());
+    }
+    if let Some(done) = zamba::build(keys, family)? {
+        return Ok(done);
+    }
+    if let Some(done) = kimi::build(keys, family)? {
         return Ok(done.finish());
     }
     if let Some(done) = deepseek_v4::build(keys, family)? {

@@ -242,7 +242,7 @@ fn llama4(keys: &Keys<'_>) -> Result<Decoder, ImportError> {
 }
 
 /// DeepSeek's rule: dense up to `first_k_dense_replace`, then every `moe_layer_freq`-th layer a mixture.
-fn deepseek_experts(
+pub(super) fn deepseek_experts(
     keys: &Keys<'_>,
     d: &mut Decoder,
     first: u64,

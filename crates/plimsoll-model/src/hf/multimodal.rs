@@ -22,8 +22,26 @@ pub(super) fn build(keys: &Keys<'_>, family: &str) -> Result<Option<Architecture
         "llava" | "llava_next" | "mistral3" | "gemma3" | "paligemma" | "llama4" | "gemma4"
         | "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl" | "qwen3_vl_moe" | "qwen3_5" | "qwen3_5_moe"
         | "kimi_k25" | "kimi_vl" => language(keys, family),
+        _ if HIDDEN.iter().all(|key| keys.get(key).is_none()) => inner(keys, family),
         _ => Ok(None),
     }
+}
+
+/// The language model inside an unknown multimodal configuration, where it has one; the rest is said to be left out.
+fn inner(keys: &Keys<'_>, family: &str) -> Result<Option<Architecture>, ImportError> {
+    for key in ["text_config", "llm_config", "language_config"] {
+        let Some(kind) = keys.get(key).and_then(|c| c.get("model_type")).and_then(Value::as_str)
+        else {
+            continue;
+        };
+        let Some(text) = keys.nested(key, defaults::of(kind)) else { continue };
+        keys.assume(
+            "model_type",
+            format!("{family:?} is not known; only its `{key}` is read, so towers and projectors are not counted"),
+        );
+        return families::decoder(&text, kind).map(Some);
+    }
+    Ok(None)
 }
 
 /// An architecture with nothing in it yet.

@@ -420,6 +420,11 @@ impl Emitter {
         self.prefix.push_str(at);
         let value = d.value_heads.saturating_mul(d.value_dim);
         let conv = d.conv_channels();
+        if self.names.kimi_delta {
+            self.kimi_delta(hidden, d, value, conv);
+            self.prefix.truncate(kept);
+            return;
+        }
         self.push(Part::SsmDt, "=dt", true, &[d.value_heads]);
         self.push(Part::SsmA, "=A_log", false, &[d.value_heads]);
         self.push(Part::SsmConv, "conv1d", false, &[conv, 1, d.conv]);
@@ -435,6 +440,24 @@ impl Emitter {
             self.linear(Part::SsmIn2, "in_proj_ba", d.value_heads.saturating_mul(2), hidden, false);
         }
         self.prefix.truncate(kept);
+    }
+
+    /// Kimi delta attention: projections of their own, gates through the rank of one head.
+    fn kimi_delta(&mut self, hidden: u64, d: &GatedDelta, value: u64, conv: u64) {
+        let key = d.key_heads.saturating_mul(d.key_dim);
+        self.linear(Part::SsmIn, "q_proj", key, hidden, false);
+        self.linear(Part::SsmIn, "k_proj", key, hidden, false);
+        self.linear(Part::SsmIn, "v_proj", value, hidden, false);
+        self.push(Part::SsmConv, "conv1d", false, &[conv, 1, d.conv]);
+        self.push(Part::SsmDt, "=forget_gate.dt", true, &[value]);
+        self.push(Part::SsmA, "=forget_gate.A_log", false, &[1, 1, d.value_heads, 1]);
+        self.linear(Part::SsmIn2, "forget_gate.f_a_proj", d.value_dim, hidden, false);
+        self.linear(Part::SsmIn2, "forget_gate.f_b_proj", value, d.value_dim, false);
+        self.linear(Part::SsmIn2, "b_proj", d.value_heads, hidden, false);
+        self.linear(Part::SsmIn2, "g_a_proj", d.value_dim, hidden, false);
+        self.linear(Part::SsmIn2, "g_b_proj", value, d.value_dim, false);
+        self.norm(Part::SsmNorm, "o_norm", Norm::RMS, &[d.value_dim]);
+        self.linear(Part::SsmOut, "o_proj", hidden, value, false);
     }
 
     fn short_conv(&mut self, hidden: u64, kernel: u64, bias: bool) {

@@ -78,6 +78,7 @@ pub enum Naming {
     OpenClip,
     WavLm,
     DeepSeekV4,
+    KimiLinear,
     /// llama.cpp's `blk.N.attn_q`.
     Gguf,
 }
@@ -150,6 +151,8 @@ pub(super) struct Names {
     pub leading_ones: bool,
     /// The gated delta mixer has four input projections, not two.
     pub split_delta: bool,
+    /// The gated delta mixer is Kimi's: separate projections and low-rank gates.
+    pub kimi_delta: bool,
     /// The head's dense layer maps to the embedding width (ALBERT, ELECTRA), not to the hidden width.
     pub narrow_head: bool,
     /// The head's dense layer and norm have no bias (ModernBERT).
@@ -218,6 +221,7 @@ const LLAMA: Names = Names {
     wide_positions: false,
     leading_ones: false,
     split_delta: false,
+    kimi_delta: false,
     narrow_head: false,
     lean_head: false,
     drops_first_norm: false,
@@ -409,6 +413,10 @@ impl Naming {
                     &Names {
                         ssm: "mamba_decoder.mamba.",
                         norms: ["mamba_decoder.input_layernorm", "", "", ""],
+                        q: "",
+                        k: "",
+                        v: "",
+                        o: "",
                         ..LLAMA
                     }
                 }
@@ -705,6 +713,9 @@ impl Naming {
             }
             Naming::DeepSeekV4 => {
                 const { &Names { q: "", k: "self_attn.kv_proj", o: "", ..DEEPSEEK } }
+            }
+            Naming::KimiLinear => {
+                const { &Names { ssm: "self_attn.", kimi_delta: true, ..DEEPSEEK } }
             }
             Naming::Gguf => &GGUF,
         }

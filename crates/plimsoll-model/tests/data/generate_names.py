@@ -57,6 +57,9 @@ CAUSAL = {
     "gemma4_text": dict(num_hidden_layers=7, num_kv_shared_layers=1, hidden_size_per_layer_input=8, vocab_size_per_layer_input=120, use_double_wide_mlp=True),
     "qwen3_5_text": dict(num_hidden_layers=4, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=12),
     "deepseek_v32": dict(index_n_heads=2, index_head_dim=16), "glm4_moe_lite": {},
+    "kimi_linear": dict(num_experts_per_token=2, num_hidden_layers=4, pad_token_id=0, eos_token_id=1, linear_num_heads=2, linear_head_dim=12),
+    "zamba2": dict(num_hidden_layers=5, hybrid_layer_ids=[1, 3, 4], layers_block_type=["mamba", "hybrid", "mamba", "hybrid", "hybrid"], num_mem_blocks=2,
+        adapter_rank=4, n_mamba_heads=4, mamba_headdim=32, mamba_d_state=16),
 }
 MASKED = {
     "bert": {}, "roberta": {}, "mpnet": {}, "electra": dict(embedding_size=32), "albert": dict(embedding_size=32),
