@@ -2,10 +2,10 @@
 //! class. From the configuration classes of transformers 5.24, read 2026-11-30.
 
 /// Key and value.
-pub(super) type Default_ = (&'static str, u64);
+pub(super) type SizeDefault = (&'static str, u64);
 
 /// Defaults of the configuration class for `model_type`; empty where the class is not known.
-pub(super) fn of(model_type: &str) -> &'static [Default_] {
+pub(super) fn of(model_type: &str) -> &'static [SizeDefault] {
     match model_type {
         "llama" => &[
             ("hidden_size", 4096),

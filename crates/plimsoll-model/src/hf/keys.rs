@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use plimsoll_units::DType;
 use serde_json::{Map, Value};
 
-use super::defaults::Default_;
+use super::defaults::SizeDefault;
 use super::{Diagnostic, ImportError, kind};
 use crate::arch::Activation;
 
@@ -21,7 +21,7 @@ pub(super) struct Notes {
 pub(super) struct Keys<'a> {
     map: &'a Map<String, Value>,
     path: &'static str,
-    defaults: &'static [Default_],
+    defaults: &'static [SizeDefault],
     notes: &'a Notes,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Keys<'a> {
     }
 
     /// The object under `key`; sizes that upstream leaves out of nested objects come from `defaults`.
-    pub fn nested(&self, key: &'static str, defaults: &'static [Default_]) -> Option<Keys<'a>> {
+    pub fn nested(&self, key: &'static str, defaults: &'static [SizeDefault]) -> Option<Keys<'a>> {
         match self.map.get(key) {
             Some(Value::Object(map)) => Some(Keys { map, path: key, defaults, notes: self.notes }),
             _ => None,
@@ -53,7 +53,7 @@ impl<'a> Keys<'a> {
     }
 
     /// The same keys with the defaults of a configuration class.
-    pub fn with_defaults(self, defaults: &'static [Default_]) -> Self {
+    pub fn with_defaults(self, defaults: &'static [SizeDefault]) -> Self {
         Keys { defaults, ..self }
     }
 
