@@ -4,7 +4,7 @@ mod validate;
 
 use std::process::ExitCode;
 
-const COMMANDS: &str = "validate, validate-serving, validate-llamacpp";
+const COMMANDS: &str = "validate, fit-intervals, validate-serving, validate-llamacpp";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -14,6 +14,7 @@ fn main() -> ExitCode {
     };
     let result = match command {
         "validate" => validate::run(rest),
+        "fit-intervals" => validate::fit::run(rest),
         "validate-serving" => validate::engines::serving(rest),
         "validate-llamacpp" => validate::engines::llamacpp(rest),
         _ => Err(anyhow::anyhow!("unknown command {command:?}; commands: {COMMANDS}")),

@@ -67,13 +67,13 @@ pub fn workload(model: &Architecture, training: &Training, strategy: &Strategy) 
         _ => "full",
     };
     let plain = model.kind == ModelKind::CausalLm
-        && model.layers().all(|l| {
-            matches!(l.mixer, Mixer::Attention(_)) && !matches!(l.ffn, Ffn::Moe(_))
-        });
+        && model
+            .layers()
+            .all(|l| matches!(l.mixer, Mixer::Attention(_)) && !matches!(l.ffn, Ffn::Moe(_)));
     let s = &strategy.sharding;
     let sharded = [s.data, s.tensor, s.pipeline, s.context, s.expert].iter().any(|n| *n > 1);
     let kind = if plain { "" } else { "-other" };
-    format!("{method}{kind}{}", if sharded { "-sharded" } else { "" })
+    format!("{method}{kind}{}", if sharded { "-sharded" } else { "-single" })
 }
 
 /// The bounds of `value`, a peak as `counter` shows it.

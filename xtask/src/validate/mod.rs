@@ -5,12 +5,14 @@ mod bars;
 mod bounds;
 mod case;
 pub mod engines;
+pub mod fit;
 mod framework;
 mod inference;
 mod llamacpp;
 mod megatron;
 mod model;
 mod names;
+mod report;
 mod row;
 mod rows_llamacpp;
 mod rows_llamacpp_base;
@@ -24,6 +26,7 @@ mod text;
 mod training;
 
 use std::fs;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -52,25 +55,37 @@ pub fn run(arguments: &[String]) -> anyhow::Result<bool> {
     let cases = read_all(&options.cases)?;
     let scores = score::Scores::of(&cases);
     let bars = bars::evaluate(&scores)?;
+    if let Some(folder) = &options.report {
+        report::write(folder, &cases, &scores, &bars)?;
+    }
+    let mut out = String::new();
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&scores.json())?);
+        out = serde_json::to_string_pretty(&scores.json())?;
+        out.push('\n');
+    } else if options.by_source {
+        text::by_source(&mut out, &cases);
     } else {
         if options.rows {
-            text::rows(&cases);
-        }
-        if options.by_source {
-            text::by_source(&cases);
-            return Ok(true);
+            text::rows(&mut out, &cases);
         }
         if let Some(count) = options.worst {
-            text::worst(&cases, count);
+            text::worst(&mut out, &cases, count);
         }
-        text::table(&scores);
-        println!("\nbars:");
-        bars.iter().for_each(|bar| println!("{}", bar.line()));
+        text::table(&mut out, &scores);
+        out.push_str("\nbars:\n");
+        bars.iter().for_each(|bar| out.push_str(&format!("{}\n", bar.line())));
     }
+    print(&out)?;
     // Thresholds are held against the committed cases; other files are measured, not judged.
     Ok(!options.committed || bars.iter().all(bars::Outcome::holds))
+}
+
+/// Prints; a reader that has seen enough (a broken pipe) is no error.
+fn print(text: &str) -> anyhow::Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("writing to standard output"),
+    }
 }
 
 fn options(arguments: &[String]) -> anyhow::Result<Options> {

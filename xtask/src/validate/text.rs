@@ -1,5 +1,7 @@
 //! The scores as text.
 
+use std::fmt::Write as _;
+
 use super::case::{Case, Prediction};
 use super::score::{Group, Scores};
 
@@ -10,24 +12,25 @@ fn percent(value: Option<f64>) -> String {
 }
 
 /// One line for each group, then the reasons.
-pub fn table(scores: &Scores) {
-    println!(
+pub fn table(out: &mut String, scores: &Scores) {
+    let _ = writeln!(
+        out,
         "{:<52} {:>5} {:>5} {:>7} {:>7} {:>7} {:>7}  worst",
         "group", "cases", "mod", "median", "p90", "bias", "cover"
     );
-    line("all", &scores.all);
+    line(out, "all", &scores.all);
     for (key, group) in &scores.groups {
-        line(key, group);
+        line(out, key, group);
     }
-    println!("\nnot modelled:");
+    let _ = writeln!(out, "\nnot modelled:");
     let mut reasons: Vec<_> = scores.all.reasons.iter().collect();
     reasons.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
     for (reason, count) in reasons {
-        println!("{count:5}  {reason}");
+        let _ = writeln!(out, "{count:5}  {reason}");
     }
 }
 
-fn line(key: &str, g: &Group) {
+fn line(out: &mut String, key: &str, g: &Group) {
     let worst =
         g.worst.as_ref().map_or(String::new(), |(id, e)| format!("{:+.1}% {id}", 100.0 * e));
     let right = if g.verdicts.1 > 0 {
@@ -35,7 +38,8 @@ fn line(key: &str, g: &Group) {
     } else {
         String::new()
     };
-    println!(
+    let _ = writeln!(
+        out,
         "{key:<52} {:>5} {:>5} {:>7} {:>7} {:>7} {:>7}  {worst}{right}",
         g.cases,
         g.modelled,
@@ -47,28 +51,34 @@ fn line(key: &str, g: &Group) {
 }
 
 /// Every row with its figures.
-pub fn rows(cases: &[Case]) {
+pub fn rows(out: &mut String, cases: &[Case]) {
     for case in cases {
         match (&case.reason, &case.verdict) {
-            (Some(reason), _) => println!("{:<60} - {reason}", case.id),
-            (None, Some(v)) => println!(
-                "{:<60} {} predicted {} seen {}: {:.2} of {:.2} GiB  {}",
-                case.id,
-                if v.predicted == v.seen { "right" } else { "WRONG" },
-                if v.predicted { "fits" } else { "oom" },
-                if v.seen { "fits" } else { "oom" },
-                v.bytes.0 / GIB,
-                v.bytes.1 / GIB,
-                case.settings,
-            ),
+            (Some(reason), _) => {
+                let _ = writeln!(out, "{:<60} - {reason}", case.id);
+            }
+            (None, Some(v)) => {
+                let _ = writeln!(
+                    out,
+                    "{:<60} {} predicted {} seen {}: {:.2} of {:.2} GiB  {}",
+                    case.id,
+                    if v.predicted == v.seen { "right" } else { "WRONG" },
+                    if v.predicted { "fits" } else { "oom" },
+                    if v.seen { "fits" } else { "oom" },
+                    v.bytes.0 / GIB,
+                    v.bytes.1 / GIB,
+                    case.settings,
+                );
+            }
             _ => {}
         }
-        case.predictions.iter().for_each(|p| figure(case, p));
+        case.predictions.iter().for_each(|p| figure(out, case, p));
     }
 }
 
-fn figure(case: &Case, p: &Prediction) {
-    println!(
+fn figure(out: &mut String, case: &Case, p: &Prediction) {
+    let _ = writeln!(
+        out,
         "{:<60} {:+7.2}% {:<22} p {:.3} m {:.3}",
         case.id,
         100.0 * p.error(),
@@ -79,19 +89,19 @@ fn figure(case: &Case, p: &Prediction) {
 }
 
 /// The worst rows with settings and parts.
-pub fn worst(cases: &[Case], count: usize) {
+pub fn worst(out: &mut String, cases: &[Case], count: usize) {
     let mut all: Vec<(&Case, &Prediction)> = cases
         .iter()
         .flat_map(|c| c.predictions.iter().filter(|p| p.main).map(move |p| (c, p)))
         .collect();
     all.sort_by(|a, b| b.1.error().abs().total_cmp(&a.1.error().abs()));
     for (case, p) in all.into_iter().take(count) {
-        detail(case, p);
+        detail(out, case, p);
     }
 }
 
 /// Every row with settings and parts, by source, the worst first.
-pub fn by_source(cases: &[Case]) {
+pub fn by_source(out: &mut String, cases: &[Case]) {
     let mut sources: Vec<&str> = cases.iter().map(|c| c.source.as_str()).collect();
     sources.sort_unstable();
     sources.dedup();
@@ -103,24 +113,24 @@ pub fn by_source(cases: &[Case]) {
             .collect();
         rows.sort_by(|a, b| b.1.error().abs().total_cmp(&a.1.error().abs()));
         if !rows.is_empty() {
-            println!("\n== {source}");
+            let _ = writeln!(out, "\n== {source}");
         }
-        rows.into_iter().for_each(|(case, p)| detail(case, p));
+        rows.into_iter().for_each(|(case, p)| detail(out, case, p));
     }
 }
 
 /// One row with settings and parts.
-pub fn detail(case: &Case, p: &Prediction) {
-    figure(case, p);
-    println!("    {} | {} | {}", case.confidence, case.source, case.settings);
+pub fn detail(out: &mut String, case: &Case, p: &Prediction) {
+    figure(out, case, p);
+    let _ = writeln!(out, "    {} | {} | {}", case.confidence, case.source, case.settings);
     let parts: Vec<String> = p
         .parts
         .iter()
         .filter(|(_, b)| *b >= 0.01 * GIB)
         .map(|(name, b)| format!("{name} {:.2}", b / GIB))
         .collect();
-    println!("    peak in {} | {} | {}", p.phase, p.others, parts.join(", "));
+    let _ = writeln!(out, "    peak in {} | {} | {}", p.phase, p.others, parts.join(", "));
     if !case.notes.is_empty() {
-        println!("    assumed: {}", case.notes.join("; "));
+        let _ = writeln!(out, "    assumed: {}", case.notes.join("; "));
     }
 }

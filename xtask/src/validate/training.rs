@@ -2,6 +2,7 @@
 
 use plimsoll_catalog::machines::{Machine, parse_machine};
 use plimsoll_catalog::overheads::{communicator_bytes, context_bytes};
+use plimsoll_estimate::interval::{self, Counter};
 use plimsoll_estimate::request::{Method, Stack, Strategy, Training, ZeroGrad};
 use plimsoll_estimate::{Device, Estimate, Spread, training};
 use plimsoll_units::Bytes;
@@ -175,14 +176,30 @@ pub fn score(row: &Row) -> Case {
         Err(reason) => case.reason = Some(reason),
         Ok((request, estimate)) => {
             case.model_kind = model::kind(&request.model.architecture).to_owned();
-            case.workload = workload(&request);
+            case.workload = interval::workload(
+                &request.model.architecture,
+                &request.training,
+                &request.strategy,
+            );
             case.settings = describe(&request);
             case.notes = request.notes.clone();
             let metric = row.lower("metric");
             let gib = |g: f64| g * f64::from(1 << 30);
-            case.predictions.push(prediction(&metric, &estimate, gib(measured), true));
+            case.predictions.push(prediction(
+                &metric,
+                &case.workload,
+                &estimate,
+                gib(measured),
+                true,
+            ));
             for (metric, gib_value) in also(row) {
-                case.predictions.push(prediction(metric, &estimate, gib(gib_value), false));
+                case.predictions.push(prediction(
+                    metric,
+                    &case.workload,
+                    &estimate,
+                    gib(gib_value),
+                    false,
+                ));
             }
         }
     }
@@ -200,22 +217,32 @@ fn also(row: &Row) -> Vec<(&'static str, f64)> {
     list
 }
 
-fn prediction(metric: &str, estimate: &Estimate, measured: f64, main: bool) -> Prediction {
+fn prediction(
+    metric: &str,
+    workload: &str,
+    estimate: &Estimate,
+    measured: f64,
+    main: bool,
+) -> Prediction {
     let peak = &estimate.peak;
     // An unstated counter is read as reserved memory: the middle of the three.
     let (value, counter) = match metric {
-        "max_memory_allocated" => (peak.allocated, "allocated"),
-        "nvidia-smi" => (peak.device, "device"),
-        _ => (peak.reserved, "reserved"),
+        "max_memory_allocated" => (peak.allocated, Counter::Allocated),
+        "nvidia-smi" => (peak.device, Counter::Device),
+        _ => (peak.reserved, Counter::Reserved),
+    };
+    let bounds = match counter {
+        Counter::Device => estimate.interval,
+        _ => interval::bounds(workload, counter, value),
     };
     let metric = if metric.is_empty() { "unspecified" } else { metric };
     Prediction {
         metric: if main { metric.to_owned() } else { format!("also-{metric}") },
-        counter,
+        counter: counter.name(),
         main,
         predicted: value.get() as f64,
         measured,
-        interval: None,
+        interval: Some((bounds.low.get() as f64, bounds.high.get() as f64)),
         bar: None,
         parts: estimate
             .categories
@@ -230,20 +257,6 @@ fn prediction(metric: &str, estimate: &Estimate, measured: f64, main: bool) -> P
             peak.device.as_gib_f64()
         ),
     }
-}
-
-/// What the intervals are grouped by.
-fn workload(request: &Request) -> String {
-    let s = &request.strategy.sharding;
-    let sharded = s.data * s.tensor * s.pipeline * s.context * s.expert > 1;
-    let base = match &request.training.method {
-        Method::Lora(l) if l.base.is_some() => "qlora",
-        Method::Lora(_) => "lora",
-        _ => "full",
-    };
-    let kind = model::kind(&request.model.architecture);
-    let kind = if kind == "dense" { "" } else { "-other" };
-    format!("{base}{kind}{}", if sharded { "-sharded" } else { "" })
 }
 
 pub fn describe(request: &Request) -> String {

@@ -6,8 +6,8 @@ use plimsoll_units::Bytes;
 
 use super::RankRun;
 use crate::request::{Strategy, Training};
-use crate::term::{Estimate, Figure, Interval, Peak, Term};
-use crate::{Device, Diagnostic, Severity};
+use crate::term::{Estimate, Figure, Peak, Term};
+use crate::{Device, Diagnostic, Severity, interval};
 
 pub(super) fn estimate(
     model: &Architecture,
@@ -28,7 +28,8 @@ pub(super) fn estimate(
         categories.push((Category::Context, context));
     }
     let terms = terms(&worst, device);
-    let interval = Interval { low: peak.device.scale(93, 100), high: peak.device.scale(107, 100) };
+    let workload = interval::workload(model, training, strategy);
+    let interval = interval::device_bounds(&workload, &peak, device);
     let mut diagnostics = Vec::new();
     if let Some(limit) = model.max_positions
         && training.sequence > limit
@@ -44,7 +45,6 @@ pub(super) fn estimate(
         });
     }
     let figures = vec![("pipeline_rank".to_owned(), Figure::Count(worst.rank))];
-    let _ = strategy;
     Estimate {
         peak,
         interval,
