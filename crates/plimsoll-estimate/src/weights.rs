@@ -115,62 +115,86 @@ fn quantizable(part: Part) -> bool {
     )
 }
 
+/// Base names of tensors in GGUF files.
+const NAMES: [(Part, &str); 47] = [
+    (Part::TokenEmbedding, "token_embd"),
+    (Part::PositionEmbedding, "position_embd"),
+    (Part::TypeEmbedding, "token_types"),
+    (Part::EmbeddingNorm, "token_embd_norm"),
+    (Part::FinalNorm, "output_norm"),
+    (Part::Head, "output"),
+    (Part::Norm1, "attn_norm"),
+    (Part::Norm2, "ffn_norm"),
+    (Part::Norm3, "post_attention_norm"),
+    (Part::Norm4, "post_ffw_norm"),
+    (Part::Query, "attn_q"),
+    (Part::Key, "attn_k"),
+    (Part::Value, "attn_v"),
+    (Part::Qkv, "attn_qkv"),
+    (Part::Output, "attn_output"),
+    (Part::QueryNorm, "attn_q_norm"),
+    (Part::KeyNorm, "attn_k_norm"),
+    (Part::Sinks, "attn_sinks"),
+    (Part::QueryDown, "attn_q_a"),
+    (Part::QueryDownNorm, "attn_q_a_norm"),
+    (Part::QueryUp, "attn_q_b"),
+    (Part::KvDown, "attn_kv_a_mqa"),
+    (Part::KvDownNorm, "attn_kv_a_norm"),
+    (Part::KvUp, "attn_kv_b"),
+    (Part::Indexer, "indexer"),
+    (Part::SsmIn, "ssm_in"),
+    (Part::SsmIn2, "ssm_ba"),
+    (Part::SsmConv, "ssm_conv1d"),
+    (Part::SsmX, "ssm_x"),
+    (Part::SsmDt, "ssm_dt"),
+    (Part::SsmA, "ssm_a"),
+    (Part::SsmD, "ssm_d"),
+    (Part::SsmNorm, "ssm_norm"),
+    (Part::SsmOut, "ssm_out"),
+    (Part::Gate, "ffn_gate"),
+    (Part::Up, "ffn_up"),
+    (Part::GateUp, "ffn_up"),
+    (Part::Down, "ffn_down"),
+    (Part::Router, "ffn_gate_inp"),
+    (Part::ExpertGate, "ffn_gate_exps"),
+    (Part::ExpertUp, "ffn_up_exps"),
+    (Part::ExpertGateUp, "ffn_gate_up_exps"),
+    (Part::ExpertDown, "ffn_down_exps"),
+    (Part::SharedGate, "ffn_gate_shexp"),
+    (Part::SharedUp, "ffn_up_shexp"),
+    (Part::SharedDown, "ffn_down_shexp"),
+    (Part::SharedScale, "ffn_gate_inp_shexp"),
+];
+
 /// The name in a GGUF file.
 fn gguf_name(part: Part, bias: bool, layer: Option<u64>) -> String {
-    use Part::*;
-    let base = match part {
-        TokenEmbedding => "token_embd",
-        PositionEmbedding => "position_embd",
-        TypeEmbedding => "token_types",
-        EmbeddingNorm => "token_embd_norm",
-        FinalNorm => "output_norm",
-        Head => "output",
-        Norm1 => "attn_norm",
-        Norm2 => "ffn_norm",
-        Norm3 => "post_attention_norm",
-        Norm4 => "post_ffw_norm",
-        Query => "attn_q",
-        Key => "attn_k",
-        Value => "attn_v",
-        Qkv => "attn_qkv",
-        Output => "attn_output",
-        QueryNorm => "attn_q_norm",
-        KeyNorm => "attn_k_norm",
-        Sinks => "attn_sinks",
-        QueryDown => "attn_q_a",
-        QueryDownNorm => "attn_q_a_norm",
-        QueryUp => "attn_q_b",
-        KvDown => "attn_kv_a_mqa",
-        KvDownNorm => "attn_kv_a_norm",
-        KvUp => "attn_kv_b",
-        Indexer => "indexer",
-        SsmIn => "ssm_in",
-        SsmIn2 => "ssm_ba",
-        SsmConv => "ssm_conv1d",
-        SsmX => "ssm_x",
-        SsmDt => "ssm_dt",
-        SsmA => "ssm_a",
-        SsmD => "ssm_d",
-        SsmNorm => "ssm_norm",
-        SsmOut => "ssm_out",
-        Gate => "ffn_gate",
-        Up | GateUp => "ffn_up",
-        Down => "ffn_down",
-        Router => "ffn_gate_inp",
-        ExpertGate => "ffn_gate_exps",
-        ExpertUp => "ffn_up_exps",
-        ExpertGateUp => "ffn_gate_up_exps",
-        ExpertDown => "ffn_down_exps",
-        SharedGate => "ffn_gate_shexp",
-        SharedUp => "ffn_up_shexp",
-        SharedDown => "ffn_down_shexp",
-        SharedScale => "ffn_gate_inp_shexp",
-        _ => "other",
-    };
+    let base = NAMES.iter().find(|(p, _)| *p == part).map_or("other", |(_, n)| *n);
     let suffix = if bias { "bias" } else { "weight" };
     match layer {
         Some(l) => format!("blk.{l}.{base}.{suffix}"),
         None => format!("{base}.{suffix}"),
+    }
+}
+
+impl StoredTensor {
+    /// A tensor as a GGUF header lists it: `blk.3.attn_q.weight` belongs to layer 3 and is a query projection; a name
+    /// that is not known plays [`Part::Other`].
+    ///
+    /// ```
+    /// use plimsoll_estimate::weights::StoredTensor;
+    /// use plimsoll_model::Part;
+    /// use plimsoll_units::{Bytes, DType};
+    /// let t = StoredTensor::from_gguf("blk.3.attn_q.weight", DType::Q4K, Bytes::mib(9));
+    /// assert_eq!((t.layer, t.part), (Some(3), Part::Query));
+    /// ```
+    pub fn from_gguf(name: &str, dtype: DType, bytes: Bytes) -> Self {
+        let in_layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+        let layer = in_layer.and_then(|(n, _)| n.parse().ok());
+        let rest = in_layer.map_or(name, |(_, rest)| rest);
+        let base =
+            rest.strip_suffix(".weight").or_else(|| rest.strip_suffix(".bias")).unwrap_or(rest);
+        let part = NAMES.iter().find(|(_, n)| *n == base).map_or(Part::Other, |(p, _)| *p);
+        StoredTensor { name: name.to_owned(), bytes, dtype, layer, part }
     }
 }
 

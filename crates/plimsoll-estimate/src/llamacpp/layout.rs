@@ -93,7 +93,8 @@ impl<'a> Layout<'a> {
     /// Place of any tensor of the file.
     pub(super) fn placed(&self, full: &str, il: Option<usize>) -> Place {
         let home = match il {
-            Some(il) => self.layers.get(il).copied().unwrap_or(HOST),
+            // Layers behind the last one draft further tokens; they go where the output goes.
+            Some(il) => self.layers.get(il).copied().unwrap_or(self.output),
             None if full.starts_with("output") => self.output,
             None => HOST,
         };
