@@ -33,6 +33,9 @@ const FORK_THREAD: u64 = 430;
 /// A build of the fork before that.
 const FORK_OLD: u64 = 3700;
 
+/// A build from which llama-server starts with four slots.
+const SERVER_HAS_FOUR_SLOTS: u64 = 7000;
+
 /// The request of one row.
 ///
 /// # Errors
@@ -500,7 +503,7 @@ impl Facts<'_> {
         r.context = Some(self.setting("n_ctx").ok_or("the row gives no n_ctx")?);
         r.batch = self.setting("n_batch").unwrap_or(2048);
         r.ubatch = self.setting("n_ubatch").unwrap_or(512);
-        r.sequences = self.setting("n_seq_max").unwrap_or(1);
+        r.sequences = self.sequences();
         r.unified = true;
         r.flash_attention = match &s["flash_attn"] {
             Value::String(t) => !matches!(t.as_str(), "0" | "off" | "disabled" | "false"),
@@ -535,6 +538,18 @@ impl Facts<'_> {
             context: Spread::default(),
         };
         Ok((r, device))
+    }
+
+    /// Sequences: as stated; one per row of logits; else the server's default, which is four slots since late 2025,
+    /// where the log is one of a server (those print whether flash attention was enabled).
+    fn sequences(&self) -> u64 {
+        let decided = matches!(
+            self.row["settings"]["flash_attn"].as_str(),
+            Some("enabled" | "auto->enabled")
+        );
+        let server = decided && self.build().is_none_or(|b| b >= SERVER_HAS_FOUR_SLOTS);
+        let stated = self.setting("n_seq_max").or(self.setting("n_outputs_max"));
+        stated.unwrap_or(if server { 4 } else { 1 })
     }
 
     /// `-ot` rules: `pattern=BUFFER`, several with commas between, in quotes or not.
