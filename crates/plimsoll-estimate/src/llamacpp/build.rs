@@ -109,6 +109,7 @@ impl Builder<'_> {
         let vocab = self.cx.arch.embedding.as_ref().map_or(1, |e| e.vocab);
         let table = self.g.weight(DType::F16, [hidden, vocab, 1, 1], HOST);
         let rows = self.g.op(DType::F32, [hidden, tokens, 1, 1], &[table, ids]);
+        self.g.get_mut(rows).offloadable = false;
         if self.cx.behaviour.embedding_select {
             // The graph also holds the input for callers that pass embeddings instead of tokens.
             let given = self.g.input(DType::F32, [hidden, tokens, 1, 1]);
@@ -117,14 +118,17 @@ impl Builder<'_> {
         let mut x = rows;
         let embedding = self.cx.arch.embedding.as_ref();
         if embedding.is_some_and(|e| e.token_types.is_some()) {
-            let types = self.g.weight(DType::F32, [hidden, 1, 1, 1], HOST);
+            let types = self.g.weight(DType::F32, [hidden, 2, 1, 1], HOST);
+            // A window into a weight does not bind the operator to the weight's place.
+            let types = self.g.view(types, [hidden, 1, 1, 1]);
             x = self.g.in_place(&[x, types]);
         }
         if matches!(embedding.map(|e| e.positions), Some(Positions::Learned { .. })) {
             let table = self.g.weight(DType::F32, [hidden, 1, 1, 1], HOST);
             let ids = self.positions();
             let places = self.g.op(DType::F32, [hidden, tokens, 1, 1], &[table, ids]);
-            x = self.g.in_place(&[x, places]);
+            self.g.get_mut(places).offloadable = false;
+            x = self.g.in_place(&[places, x]);
         }
         if let Some(norm) = embedding.and_then(|e| e.norm) {
             x = self.norm_at(norm, x, HOST);

@@ -47,7 +47,7 @@ pub(super) struct Tensor {
     pub(super) output: bool,
     /// Scratch that the backend asks for behind the result (flash attention on quantized caches).
     pub(super) scratch: u64,
-    /// A matrix product: the scheduler moves it to a GPU even if its weight is on the host.
+    /// The scheduler may move it to a GPU although its weight is on the host (all but row look-ups, given a batch).
     pub(super) offloadable: bool,
     /// Reshape, view, permute or transpose: no work, skipped by the scheduler.
     pub(super) is_view_op: bool,
@@ -108,7 +108,7 @@ impl Graph {
             in_place: false,
             output: false,
             scratch: 0,
-            offloadable: false,
+            offloadable: true,
             is_view_op: false,
             pinned: None,
         }
@@ -156,17 +156,13 @@ impl Graph {
     /// A matrix product; the row length of the result is the second size of the weight.
     pub(super) fn matmul(&mut self, weight: TensorId, x: TensorId) -> TensorId {
         let (w, s) = (self.get(weight).shape, self.get(x).shape);
-        let id = self.op(DType::F32, [w[1], s[1], s[2], s[3]], &[weight, x]);
-        self.get_mut(id).offloadable = true;
-        id
+        self.op(DType::F32, [w[1], s[1], s[2], s[3]], &[weight, x])
     }
 
     /// A product with the chosen experts: `[rows, used, tokens]`.
     pub(super) fn matmul_id(&mut self, weight: TensorId, x: TensorId, ids: TensorId) -> TensorId {
         let (w, i) = (self.get(weight).shape, self.get(ids).shape);
-        let id = self.op(DType::F32, [w[1], i[0], i[1], 1], &[weight, x, ids]);
-        self.get_mut(id).offloadable = true;
-        id
+        self.op(DType::F32, [w[1], i[0], i[1], 1], &[weight, x, ids])
     }
 
     /// A window into `source` with a new shape.

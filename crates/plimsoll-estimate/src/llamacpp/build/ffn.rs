@@ -48,9 +48,7 @@ impl Builder<'_> {
             );
             let mut shape = self.g.get(x).shape;
             shape[0] = m.width;
-            let id = self.g.op(DType::F32, shape, &[up, gate, x]);
-            self.g.get_mut(id).offloadable = true;
-            id
+            self.g.op(DType::F32, shape, &[up, gate, x])
         } else {
             let mut up = self.linear(il, names.up, m.width, x);
             if m.bias {
