@@ -42,8 +42,8 @@ struct Split {
 /// Sizes of the compute buffers of `graph`.
 pub(super) fn plan(graph: &Graph, settings: Settings) -> Buffers {
     let places = assign(graph, settings);
-    let (mut work, splits, copies) = split(graph, &places, settings);
-    allocate(&mut work, &splits, &copies, places, settings)
+    let (work, splits, copies) = split(graph, &places, settings);
+    allocate(&work, &splits, &copies, &places, settings)
 }
 
 fn place_of_weight(graph: &Graph, id: TensorId) -> Option<Place> {
@@ -285,13 +285,8 @@ enum Step {
     Copy(TensorId, Place),
 }
 
-fn allocate(
-    work: &mut Graph,
-    splits: &[Split],
-    copies: &Copies,
-    places: Vec<Option<Place>>,
-    settings: Settings,
-) -> Buffers {
+/// The order of the plan: each split's copies first, then its operators.
+fn steps(work: &Graph, splits: &[Split], copies: &Copies, places: &[Option<Place>]) -> Vec<Step> {
     let mut steps = Vec::new();
     for s in splits {
         for input in &s.inputs {
@@ -301,14 +296,88 @@ fn allocate(
             }
         }
         for node in &s.nodes {
-            let place = if work.get(*node).is_view_op {
-                places[node.index()].unwrap_or(HOST)
-            } else {
-                s.place
-            };
+            let view = work.get(*node).is_view_op;
+            let place = if view { places[node.index()].unwrap_or(HOST) } else { s.place };
             steps.push(Step::Run(*node, place));
         }
     }
+    steps
+}
+
+impl Walk<'_> {
+    /// Input copies of pipeline parallelism live from start to end, on both sides of the copy.
+    fn take_pipeline_copies(&mut self, copies: &Copies) {
+        for ((_, place), copy) in copies {
+            self.take(*copy, *place);
+            self.take_siblings(*copy, *place);
+        }
+    }
+
+    /// The further copies, which nothing of this graph touches.
+    fn take_siblings(&mut self, id: TensorId, place: Place) {
+        let size = self.size(id, place);
+        for _ in 1..self.copies {
+            if let Some(b) = self.buffer(place) {
+                b.take(size);
+            }
+        }
+    }
+
+    fn take_leaves(&mut self, copies: &Copies) {
+        let graph = self.graph;
+        for leaf in &graph.leaves {
+            self.take(*leaf, HOST);
+            let read_elsewhere = || copies.keys().any(|(source, _)| source == leaf);
+            if self.copies > 1 && graph.get(*leaf).role == Role::Input && read_elsewhere() {
+                // The host fills the next copy while the devices read this one.
+                self.take_siblings(*leaf, HOST);
+            }
+        }
+    }
+
+    fn count(&mut self, steps: &[Step]) {
+        for step in steps {
+            match step {
+                Step::Run(id, _) => {
+                    let t = self.graph.get(*id);
+                    if let Some(of) = t.window {
+                        self.slots[of.index()].views += 1;
+                    }
+                    for s in &t.sources {
+                        self.slots[s.index()].children += 1;
+                    }
+                }
+                Step::Depend(input) => self.slots[input.index()].children += 1,
+                Step::Copy(..) => {}
+            }
+        }
+    }
+
+    fn run(&mut self, steps: &[Step]) {
+        let graph = self.graph;
+        for step in steps {
+            match step {
+                Step::Run(id, place) => {
+                    self.take(*id, *place);
+                    for s in &graph.get(*id).sources {
+                        self.release(*s);
+                    }
+                }
+                Step::Depend(input) => self.release(*input),
+                Step::Copy(copy, place) => self.take(*copy, *place),
+            }
+        }
+    }
+}
+
+fn allocate(
+    work: &Graph,
+    splits: &[Split],
+    copies: &Copies,
+    places: &[Option<Place>],
+    settings: Settings,
+) -> Buffers {
+    let steps = steps(work, splits, copies, places);
     let mut is_copy = vec![false; work.tensors.len()];
     for copy in copies.values() {
         is_copy[copy.index()] = true;
@@ -321,57 +390,11 @@ fn allocate(
         is_copy,
     };
     if settings.copies > 1 {
-        for ((_, place), copy) in copies {
-            // The walk's own copy, and its siblings, which nothing of this graph touches.
-            walk.take(*copy, *place);
-            for _ in 1..settings.copies {
-                let size = walk.size(*copy, *place);
-                if let Some(b) = walk.buffer(*place) {
-                    b.take(size);
-                }
-            }
-        }
+        walk.take_pipeline_copies(copies);
     }
-    for leaf in &walk.graph.leaves {
-        walk.take(*leaf, HOST);
-        let shared = copies.keys().any(|(source, _)| source == leaf);
-        if settings.copies > 1 && shared && walk.graph.get(*leaf).role == Role::Input {
-            // The host fills the next copy while the devices read this one.
-            let size = walk.size(*leaf, HOST);
-            for _ in 1..settings.copies {
-                if let Some(b) = walk.buffer(HOST) {
-                    b.take(size);
-                }
-            }
-        }
-    }
-    for step in &steps {
-        match step {
-            Step::Run(id, _) => {
-                let t = walk.graph.get(*id);
-                if let Some(of) = t.window {
-                    walk.slots[of.index()].views += 1;
-                }
-                for s in &t.sources {
-                    walk.slots[s.index()].children += 1;
-                }
-            }
-            Step::Depend(input) => walk.slots[input.index()].children += 1,
-            Step::Copy(..) => {}
-        }
-    }
-    for step in &steps {
-        match step {
-            Step::Run(id, place) => {
-                walk.take(*id, *place);
-                for s in &walk.graph.get(*id).sources {
-                    walk.release(*s);
-                }
-            }
-            Step::Depend(input) => walk.release(*input),
-            Step::Copy(copy, place) => walk.take(*copy, *place),
-        }
-    }
+    walk.take_leaves(copies);
+    walk.count(&steps);
+    walk.run(&steps);
     let mut devices: Vec<u64> = walk.buffers.iter().map(Planner::high_water).collect();
     let host = devices.pop().unwrap_or(0);
     Buffers { devices, host, splits: splits.len() }
