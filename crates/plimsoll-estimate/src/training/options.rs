@@ -32,7 +32,7 @@ pub fn build_options(
         Method::LastLayers { layers } => Trainable::Last(*layers),
     };
     let sharding = &strategy.sharding;
-    let autocast = precision.autocast && precision.compute != precision.weights;
+    let autocast = precision.autocast;
     BuildOptions {
         // Without autocast, layers see weights in the compute type (FSDP's mixed precision, Megatron's copies).
         weights: if autocast { precision.weights } else { precision.compute },
@@ -46,7 +46,14 @@ pub fn build_options(
         base,
         dropout: training.dropout,
         loss: loss(model, training),
+        widens_outputs: autocast
+            && matches!(
+                training.stack,
+                Stack::Transformers | Stack::TransformersFused | Stack::TransformersLiger
+            ),
         hold_logits: match training.stack {
+            Stack::Transformers if own_loss(model) => Some(Hold::Backward),
+            Stack::TransformersFused if training.loss == Loss::Fused => Some(Hold::Backward),
             // `logits = model(x)` in the loop.
             Stack::Plain | Stack::LitGpt | Stack::Torch => Some(Hold::Backward),
             // The output object of a Transformers model, dropped when the trainer returns the loss.
@@ -198,8 +205,12 @@ fn loss(model: &Architecture, training: &Training) -> LossStyle {
     );
     let tokens = training.batch.saturating_mul(training.sequence);
     match training.loss {
+        Loss::CrossEntropy if training.stack == Stack::Transformers && own_loss(model) => {
+            LossStyle::CrossEntropy { upcast: false, shifted_copy: true }
+        }
         _ if !text => LossStyle::CrossEntropy { upcast: false, shifted_copy: false },
         Loss::Classification => LossStyle::CrossEntropy { upcast: false, shifted_copy: false },
+        Loss::Fused if training.stack == Stack::TransformersFused => LossStyle::FusedUpcast,
         Loss::Fused => LossStyle::Fused,
         Loss::FusedLinear => LossStyle::FusedLinear { chunk: 0 },
         Loss::Chunked { tokens } => {
@@ -216,6 +227,15 @@ fn loss(model: &Architecture, training: &Training) -> LossStyle {
             _ => LossStyle::CrossEntropy { upcast: true, shifted_copy: false },
         },
     }
+}
+
+/// Families whose own forward writes the loss on a shifted copy of the logits without an F32 copy: remote code and
+/// `gpt_bigcode`.
+fn own_loss(model: &Architecture) -> bool {
+    matches!(
+        model.family.as_str(),
+        "gpt_bigcode" | "qwen" | "chatglm" | "baichuan" | "internlm" | "minicpm" | "mpt"
+    )
 }
 
 fn adapters(lora: &Lora, stack: Stack) -> Adapters {

@@ -6,7 +6,7 @@ use super::block::BlockBuilder;
 use super::options::LossStyle;
 use super::{BuildError, Scope};
 use crate::arch::{HeadTransform, Norm, StackRole};
-use crate::graph::{Block, ParamId, ValueId};
+use crate::graph::{Block, Hold, ParamId, ValueId};
 use crate::inventory::Part;
 use crate::ops::{Op, Saves};
 
@@ -247,9 +247,18 @@ impl Scope<'_> {
                 // Autocast runs the loss in F32.
                 let wide =
                     if upcast || self.options.autocast { DType::F32 } else { b.dtype(logits) };
-                let mut x = b.cast("logits.upcast", logits, wide);
+                let mut x = logits;
+                if upcast {
+                    x = b.cast("logits.upcast", x, wide);
+                }
                 if shifted_copy {
                     x = b.copy("logits.shift", x, b.shape(x));
+                }
+                let x = b.cast("logits.upcast", x, wide);
+                // Accelerate returns outputs in F32 under mixed precision.
+                if self.options.widens_outputs && b.dtype(logits) != DType::F32 {
+                    let wide_logits = b.cast("logits.returned", logits, DType::F32);
+                    b.hold(wide_logits, self.options.hold_logits.unwrap_or(Hold::Forward));
                 }
                 let shape = b.shape(x);
                 let log = b.op(Op::Softmax, "log_softmax", &[x], shape, wide);

@@ -30,6 +30,8 @@ pub struct BuildOptions {
     pub dropout: bool,
     /// Loss.
     pub loss: LossStyle,
+    /// The model's outputs are copied to F32 (accelerate's wrapper under mixed precision).
+    pub widens_outputs: bool,
     /// How long the program keeps the logits alive beyond their use.
     pub hold_logits: Option<Hold>,
     /// Tensor-parallel ranks.
@@ -58,6 +60,7 @@ impl Default for BuildOptions {
             base: None,
             dropout: false,
             loss: LossStyle::CrossEntropy { upcast: true, shifted_copy: false },
+            widens_outputs: false,
             hold_logits: None,
             tensor: 1,
             sequence_parallel: false,
@@ -220,6 +223,8 @@ pub enum LossStyle {
     },
     /// F32 copy that becomes the probabilities in place (Megatron's vocabulary-parallel loss).
     InPlaceUpcast,
+    /// Fused kernel on an F32 copy of the logits, over which it writes the gradient.
+    FusedUpcast,
     /// Fused kernel that writes the gradient over the logits.
     Fused,
     /// Head and loss chunk by chunk, gradients in forward.
