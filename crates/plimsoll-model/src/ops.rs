@@ -71,6 +71,8 @@ pub enum Op {
         chunk: Dim,
         /// Upcast per piece.
         upcast: bool,
+        /// Compiled: the logits are kept instead of the log-probabilities.
+        recomputes: bool,
     },
     /// Projection and loss chunk by chunk, gradients computed in forward.
     FusedLinearCrossEntropy {
@@ -276,7 +278,17 @@ pub fn rule(block: &Block, node: &Node) -> Rule {
             gradient: Some(Gradient::InPlace),
             ..Rule::default()
         },
-        Op::ChunkedCrossEntropy { chunk, upcast } => {
+        Op::ChunkedCrossEntropy { chunk, recomputes: true, .. } => {
+            let piece = Shape::new([chunk.clone(), value(0).shape.last()]);
+            Rule {
+                saves_inputs: 1,
+                forward_scratch: vec![extra(piece.clone(), DType::F32)],
+                backward_scratch: vec![extra(piece, DType::F32)],
+                releases_first: true,
+                ..Rule::default()
+            }
+        }
+        Op::ChunkedCrossEntropy { chunk, upcast, .. } => {
             let logits = value(0);
             let wide = if *upcast { DType::F32 } else { logits.dtype };
             let piece = extra(Shape::new([chunk.clone(), logits.shape.last()]), wide);
@@ -331,7 +343,8 @@ fn linear_rule(
     let weight: Option<&BlockParam> = node.params.first().map(|p| &block.params[p.0 as usize]);
     let weight_as =
         |dtype: DType| extra(Shape::from([weight.map_or(0, |w| w.tensor_elements)]), dtype);
-    let mut rule = Rule::saves(u32::from(learns));
+    // bitsandbytes' 4-bit product keeps its input although the weight does not learn (MatMul4Bit).
+    let mut rule = Rule::saves(u32::from(learns || linear.dequantize.is_some() && input_grad));
     if let Some(dtype) = linear.weight_cast {
         // The cast weight is what the product keeps for the input's gradient.
         let shape = Shape::from([weight.map_or(0, |w| w.elements)]);

@@ -35,6 +35,15 @@ pub struct Entry {
     /// Under tensor parallelism the loss runs on sharded logits.
     #[serde(default)]
     pub loss_parallel: bool,
+    /// 16-bit models run under autocast (`bf16=True` of a Trainer).
+    #[serde(default)]
+    pub mixed: bool,
+    /// What is not quantized is cast to F32 before QLoRA (`prepare_model_for_kbit_training`).
+    #[serde(default)]
+    pub widens_unquantized: bool,
+    /// Data parallelism is written by hand: gradients are reduced where they are.
+    #[serde(default)]
+    pub reduces_in_place: bool,
     /// The year from which `compile` covers the loss as well.
     #[serde(default)]
     pub compiled_loss_from: Option<u64>,

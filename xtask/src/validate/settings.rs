@@ -3,7 +3,7 @@
 
 use plimsoll_estimate::request::{
     AttentionKernel, Checkpointing, Lora, LoraTargets, Loss, Method, OffloadPlan, Optimizer,
-    OptimizerForm, Precision, Stack, StepScope, WeightQuantization,
+    OptimizerForm, Precision, Sharding, Stack, StepScope, WeightQuantization, ZeroStage,
 };
 use plimsoll_model::Architecture;
 use plimsoll_model::arch::Positions;
@@ -54,7 +54,9 @@ pub fn precision(row: &Row, full: bool) -> Result<Precision, String> {
             Precision::master_weights(half, DType::F32)
         }
         Some(half) if sharded_master => Precision { compute: half, ..Precision::pure(DType::F32) },
-        Some(half) if deepspeed(row) && full => Precision::master_weights(half, half),
+        Some(half) if deepspeed(row) && full && !full_weights => {
+            Precision::master_weights(half, half)
+        }
         Some(half)
             if text.contains("pure") || text.contains("weights + ") || text.contains("true,") =>
         {
@@ -70,6 +72,26 @@ pub fn precision(row: &Row, full: bool) -> Result<Precision, String> {
         Some(half) => Precision::pure(half),
     };
     Ok(Precision { fp8, ..base })
+}
+
+/// What a Trainer makes of a precision: 16-bit models run under autocast, and what QLoRA does not quantize is cast to
+/// F32 unless the model is sharded or a plugin prepares it.
+pub fn mixed(
+    row: &Row,
+    entry: Option<&Entry>,
+    stated: Precision,
+    method: &Method,
+    layout: &Sharding,
+) -> Precision {
+    let half = stated.weights != DType::F32 && stated.master.is_none();
+    let quantized = matches!(method, Method::Lora(l) if l.base.is_some());
+    let sharded = layout.data > 1 && layout.zero >= ZeroStage::Three;
+    let plugin = row.lower("framework_config").contains("accelerated");
+    if half && quantized && !sharded && !plugin && entry.is_some_and(|e| e.widens_unquantized) {
+        return Precision { fp8: stated.fp8, ..Precision::autocast(stated.compute) };
+    }
+    let autocast = stated.autocast || half && entry.is_some_and(|e| e.mixed);
+    Precision { autocast, ..stated }
 }
 
 /// `optimizer` and how it is implemented.
@@ -446,8 +468,11 @@ pub fn stack(row: &Row, entry: Option<&Entry>) -> Stack {
     }
     let stack = entry.map_or(Stack::Transformers, Entry::stack);
     let config = row.lower("framework_config");
-    let fused = any(&config, &["foak", "fast-kernels", "liger", "unsloth"]);
-    if stack == Stack::Transformers && fused { Stack::TransformersFused } else { stack }
+    match stack {
+        Stack::Transformers if any(&config, &["foak", "fast-kernels"]) => Stack::TransformersFused,
+        Stack::Transformers if any(&config, &["liger", "unsloth"]) => Stack::TransformersLiger,
+        stack => stack,
+    }
 }
 
 /// The micro-batch: stated, or a share of the pipeline's local batch, or the framework's default.

@@ -52,6 +52,7 @@ pub fn request(row: &Row) -> Result<Request, String> {
     let layers = model.architecture.layers().count() as u64;
     let (mut layout, note) = sharding::layout(row, layers)?;
     layout.loss_parallel |= layout.tensor > 1 && entry.is_some_and(|e| e.loss_parallel);
+    layout.bucket_view |= entry.is_some_and(|e| e.reduces_in_place);
     sharding::frozen_parts(row, &mut layout, method != Method::Full);
     notes.extend(note);
     let (batch, accumulation) = settings::micro_batch(row, layout.pipeline, entry)?;
@@ -64,9 +65,10 @@ pub fn request(row: &Row) -> Result<Request, String> {
     let (optimizer, form) = settings::optimizer(row, entry)?;
     let device =
         device(row, layout.data.saturating_mul(layout.tensor * layout.pipeline * layout.context))?;
+    let precision = settings::mixed(row, entry, settings::precision(row, full)?, &method, &layout);
     let training = Training {
         method,
-        precision: settings::precision(row, full)?,
+        precision,
         optimizer,
         optimizer_form: form,
         batch,
@@ -185,8 +187,15 @@ pub fn score(row: &Row) -> Case {
             case.notes = request.notes.clone();
             let metric = row.lower("metric");
             let gib = |g: f64| g * f64::from(1 << 30);
+            // Scripts of one's own print `max_memory_allocated` where they do not say.
+            let plain = request.training.stack == Stack::Plain;
+            let stated = if plain && matches!(metric.as_str(), "" | "unspecified") {
+                "max_memory_allocated".to_owned()
+            } else {
+                metric
+            };
             case.predictions.push(prediction(
-                &metric,
+                &stated,
                 &case.workload,
                 &estimate,
                 gib(measured),

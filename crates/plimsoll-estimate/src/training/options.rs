@@ -204,6 +204,8 @@ fn loss(model: &Architecture, training: &Training) -> LossStyle {
         ModelKind::ImageClassifier | ModelKind::Contrastive | ModelKind::Encoder
     );
     let tokens = training.batch.saturating_mul(training.sequence);
+    let chunked =
+        |tokens, upcast| LossStyle::Chunked { tokens, upcast, recomputes: training.compile };
     match training.loss {
         Loss::CrossEntropy if training.stack == Stack::Transformers && own_loss(model) => {
             LossStyle::CrossEntropy { upcast: false, shifted_copy: true }
@@ -213,14 +215,12 @@ fn loss(model: &Architecture, training: &Training) -> LossStyle {
         Loss::Fused if training.stack == Stack::TransformersFused => LossStyle::FusedUpcast,
         Loss::Fused => LossStyle::Fused,
         Loss::FusedLinear => LossStyle::FusedLinear { chunk: 0 },
-        Loss::Chunked { tokens } => {
-            LossStyle::Chunked { tokens, upcast: training.stack != Stack::LitGpt }
-        }
+        Loss::Chunked { tokens } => chunked(tokens, training.stack != Stack::LitGpt),
         Loss::CrossEntropy => match training.stack {
             Stack::Megatron => LossStyle::InPlaceUpcast,
-            Stack::LitGpt => LossStyle::Chunked { tokens: 128, upcast: false },
+            Stack::LitGpt => chunked(128, false),
             // torchtune's default loss splits the tokens into 8 pieces.
-            Stack::Torchtune => LossStyle::Chunked { tokens: tokens.div_ceil(8), upcast: true },
+            Stack::Torchtune => chunked(tokens.div_ceil(8), true),
             Stack::Plain | Stack::Torch | Stack::Foundry => {
                 LossStyle::CrossEntropy { upcast: false, shifted_copy: false }
             }

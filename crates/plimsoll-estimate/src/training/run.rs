@@ -98,6 +98,11 @@ pub(super) fn simulate(run: &Run<'_>) -> Ran {
     let mut s = Simulation::new(run);
     s.load();
     s.step(0);
+    // Optimizer states come into being at the end of the first step, among what its activations left behind: the
+    // second step is the steady one.
+    if run.training.scope == StepScope::SteadyStep {
+        s.step(1);
+    }
     Ran { timeline: s.t.finish(), host: s.host }
 }
 
@@ -198,7 +203,7 @@ impl<'a> Simulation<'a> {
             self.t.alloc(run.workspace, Category::Workspace, self.misc.library);
         }
         self.load_buckets();
-        if !matches!(run.training.scope, StepScope::FirstStep | StepScope::Forward) {
+        if run.training.scope == StepScope::ForwardBackward {
             self.make_states();
         }
         if run.training.zero_grad == ZeroGrad::Keep && run.training.scope != StepScope::Forward {
@@ -765,7 +770,7 @@ impl<'a> Simulation<'a> {
     fn optimizer_step(&mut self, step: u32) {
         let run = self.run;
         self.t.phase(PhaseKind::OptimizerStep, step);
-        if run.training.scope == StepScope::FirstStep {
+        if step == 0 {
             self.make_states();
         }
         if run.strategy.offload.optimizer

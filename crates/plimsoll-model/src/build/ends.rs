@@ -230,9 +230,9 @@ impl Scope<'_> {
                 if let Some(hold) = self.options.hold_logits {
                     b.hold(logits, hold);
                 }
-                if let LossStyle::Chunked { tokens, upcast } = style {
+                if let LossStyle::Chunked { tokens, upcast, recomputes } = style {
                     let chunk = Dim::BATCH.times(self.sequence.clone()).min(tokens);
-                    let op = Op::ChunkedCrossEntropy { chunk, upcast };
+                    let op = Op::ChunkedCrossEntropy { chunk, upcast, recomputes };
                     return Ok(b.op(op, "cross_entropy", &[logits], scalar, DType::F32));
                 }
                 let (upcast, shifted_copy) = match style {

@@ -238,6 +238,8 @@ pub enum LossStyle {
         tokens: u64,
         /// Upcast per chunk.
         upcast: bool,
+        /// Compiled: logits are kept instead of log-probabilities.
+        recomputes: bool,
     },
     /// No loss: logits are the result.
     Nothing,
