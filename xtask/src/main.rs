@@ -1,10 +1,11 @@
 //! Automation for the repository: `cargo xtask COMMAND`. One module for each command.
 
+mod references;
 mod validate;
 
 use std::process::ExitCode;
 
-const COMMANDS: &str = "validate, fit-intervals, validate-serving, validate-llamacpp";
+const COMMANDS: &str = "references, validate, fit-intervals, validate-serving, validate-llamacpp";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -13,6 +14,7 @@ fn main() -> ExitCode {
         None => ("", &[][..]),
     };
     let result = match command {
+        "references" => references::write(rest),
         "validate" => validate::run(rest),
         "fit-intervals" => validate::fit::run(rest),
         "validate-serving" => validate::engines::serving(rest),

@@ -89,13 +89,17 @@ pub enum CliError {
         /// What the system says.
         error: io::Error,
     },
-    /// The hub could not be read.
+    /// The hub has no such model, or one that is damaged.
+    #[error("{message}")]
+    Hub {
+        /// What is wrong, with the cure.
+        message: String,
+    },
+    /// The hub could not be reached, or refused.
     #[error("{message}")]
     Network {
-        /// What happened.
+        /// What happened, with the cure.
         message: String,
-        /// The cure.
-        hint: Option<String>,
     },
     /// The result cannot be written.
     #[error("cannot write {what}: {error}")]
@@ -123,7 +127,7 @@ impl CliError {
                 ErrorKind::Unsupported => Exit::Unsupported,
             },
             CliError::Usage { .. } => Exit::Usage,
-            CliError::Read { .. } => Exit::Model,
+            CliError::Read { .. } | CliError::Hub { .. } => Exit::Model,
             CliError::Network { .. } => Exit::Network,
             CliError::Write { .. } => Exit::Output,
         }
@@ -132,11 +136,14 @@ impl CliError {
     fn hint(&self) -> Option<String> {
         match self {
             CliError::Engine(error) => error.hint(),
-            CliError::Usage { hint, .. } | CliError::Network { hint, .. } => hint.clone(),
+            CliError::Usage { hint, .. } => hint.clone(),
             CliError::Read { error, .. } if error.kind() == io::ErrorKind::NotFound => {
                 Some("check the path".to_owned())
             }
-            CliError::Read { .. } | CliError::Write { .. } => None,
+            CliError::Read { .. }
+            | CliError::Write { .. }
+            | CliError::Hub { .. }
+            | CliError::Network { .. } => None,
         }
     }
 
@@ -148,7 +155,6 @@ impl CliError {
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 const HINT: Style = AnsiColor::Cyan.on_default().bold();
-const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 
 /// Prints an error and its hint to stderr and says how to end.
 pub fn report(error: &CliError) -> Exit {
@@ -160,9 +166,4 @@ pub fn report(error: &CliError) -> Exit {
         anstream::eprintln!("{HINT}hint{HINT:#}: {hint}");
     }
     error.exit()
-}
-
-/// Prints a warning to stderr.
-pub fn warn(message: &str) {
-    anstream::eprintln!("{WARNING}warning{WARNING:#}: {message}");
 }

@@ -245,6 +245,7 @@ fn llama_cpp(args: &EstimateArgs) -> LlamaCppRequest {
     LlamaCppRequest {
         version: args.workload.engine_version,
         ik: l.ik,
+        quant: l.quant.clone(),
         ctx: args.sizes.ctx,
         batch: args.sizes.batch,
         ubatch: l.ubatch,
@@ -255,6 +256,7 @@ fn llama_cpp(args: &EstimateArgs) -> LlamaCppRequest {
         cache_k: l.cache_type_k,
         cache_v: l.cache_type_v,
         no_kv_offload: l.nkvo,
+        all_outputs: l.all_outputs.then_some(true),
         swa_full: l.swa_full,
         mla: l.mla,
         draft: l.draft,

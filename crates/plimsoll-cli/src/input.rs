@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use plimsoll_engine::{ModelFiles, ModelInput, ModelSource, ReadSeek, is_catalogue_name};
 
+use plimsoll_hub::{FetchedModel, Hub, HubConfig, HubError, RepoRef};
+
 use crate::exit::CliError;
 
 /// Resolves a model argument. A path that exists wins over a catalogue name, as it does in the field's own tools;
@@ -82,9 +84,45 @@ impl Folder {
     }
 }
 
+/// Fetches configuration and headers of a hub model; the environment says where and as whom.
 fn hub(name: &str) -> Result<ModelSource, CliError> {
-    Err(CliError::Network {
-        message: format!("hf:{name}: the hub is not available in this build"),
-        hint: Some("download the model's config.json and name the folder".to_owned()),
-    })
+    let reference: RepoRef = name.parse().map_err(hub_error)?;
+    let hub = Hub::new(HubConfig::from_lookup(|key| std::env::var(key).ok())).map_err(hub_error)?;
+    let model = hub.fetch(&reference).map_err(hub_error)?;
+    let label = format!("hf:{name}");
+    let files = Fetched(model);
+    let input = match files.0.main_file() {
+        Some(file) => ModelInput::from_file(&label, file, &files)?,
+        None => ModelInput::from_folder(&label, &files)?,
+    };
+    Ok(read(input.with_notes(files.0.notes.iter().map(ToString::to_string))))
+}
+
+/// What was fetched of a hub model.
+struct Fetched(FetchedModel);
+
+impl ModelFiles for Fetched {
+    fn names(&self) -> io::Result<Vec<String>> {
+        Ok(self.0.names().into_iter().map(str::to_owned).collect())
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn ReadSeek + '_>> {
+        Ok(Box::new(self.0.open(name)?))
+    }
+}
+
+/// Wrong names and files are the model's fault, everything else the network's.
+fn hub_error(error: HubError) -> CliError {
+    let message = error.to_string();
+    match error {
+        HubError::Reference { .. } | HubError::Ambiguous { .. } => {
+            CliError::Usage { message, hint: None }
+        }
+        HubError::RepoNotFound { .. }
+        | HubError::RevisionNotFound { .. }
+        | HubError::FileNotFound { .. }
+        | HubError::NoModel { .. }
+        | HubError::Format { .. } => CliError::Hub { message },
+        _ => CliError::Network { message },
+    }
 }

@@ -34,9 +34,31 @@ pub fn width() -> usize {
 
 /// Draws memory over one step into an SVG or PNG file.
 pub fn plot(response: &Response, path: &Path) -> Result<(), CliError> {
-    let _ = response;
-    Err(CliError::usage(
-        format!("--plot {}: plots are not available in this build", path.display()),
-        "leave --plot out",
-    ))
+    let name = path.display().to_string();
+    let ending = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
+    let bytes = match ending.as_str() {
+        "svg" => plimsoll_engine::picture(response).into_bytes(),
+        "png" => pixels(response, &name)?,
+        _ => {
+            return Err(CliError::usage(
+                format!("--plot {name}: the ending says no format"),
+                "name the file .svg or .png",
+            ));
+        }
+    };
+    std::fs::write(path, bytes).map_err(|error| CliError::Write { what: name, error })
+}
+
+#[cfg(feature = "png")]
+fn pixels(response: &Response, name: &str) -> Result<Vec<u8>, CliError> {
+    let fail = |error: plimsoll_engine::plot::RenderError| CliError::Write {
+        what: name.to_owned(),
+        error: std::io::Error::other(error.to_string()),
+    };
+    plimsoll_engine::plot::png(&plimsoll_engine::picture(response), 2.0).map_err(fail)
+}
+
+#[cfg(not(feature = "png"))]
+fn pixels(_: &Response, name: &str) -> Result<Vec<u8>, CliError> {
+    Err(CliError::usage(format!("--plot {name}: this build draws no pixels"), "name the file .svg"))
 }

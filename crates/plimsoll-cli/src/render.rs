@@ -48,7 +48,7 @@ fn verdict(out: &mut String, r: &Response, width: usize) {
     };
     let line = format!(
         "{what} needs {} of {}{free}{each}{}: {end}",
-        r.peak.device, r.capacity, r.machine.id
+        r.peak.device, r.capacity, r.machine.label
     );
     let words = r.verdict.to_string();
     let wrapped = wrap(&format!("{words}: {line}"), width, 0, 2);
@@ -147,7 +147,8 @@ fn changes(out: &mut String, r: &Response, width: usize) {
         }
         return;
     }
-    let _ = writeln!(out, "{HEAD}nearest changes that would fit{HEAD:#}, least change first");
+    let title = if r.fits { "nearest changes that would surely fit" } else { "nearest changes that would fit" };
+    let _ = writeln!(out, "{HEAD}{title}{HEAD:#}, least change first");
     let mut table = lists::table(&["NEEDED", "OF", "OPTIONS", ""], &[0, 1]);
     let labels = r.changes.iter().map(|c| c.label.chars().count()).max().unwrap_or(0);
     let options = r.changes.iter().map(|c| c.options.chars().count()).max().unwrap_or(0);

@@ -1,7 +1,7 @@
 //! The one place that calls the estimators.
 
 use plimsoll_estimate::request::{Serving, Strategy, Workload};
-use plimsoll_estimate::{Device, Estimate, EstimateError, sglang, training, vllm};
+use plimsoll_estimate::{Device, Estimate, EstimateError, llamacpp, sglang, training, vllm};
 
 use crate::error::EngineError;
 use crate::model::Model;
@@ -16,6 +16,9 @@ pub(crate) fn estimate(
     let (arch, inventory, stored) = (&model.architecture, &model.inventory, model.stored.as_ref());
     match workload {
         Workload::Training(t) => training::estimate(arch, inventory, t, strategy, device),
+        Workload::Serving(Serving::LlamaCpp(l)) => {
+            llamacpp::estimate(arch, &model.weights, l, device)
+        }
         Workload::Serving(Serving::Vllm(v)) => vllm::estimate(arch, inventory, stored, v, device),
         Workload::Serving(Serving::Sglang(s)) => {
             sglang::estimate(arch, inventory, stored, s, device)

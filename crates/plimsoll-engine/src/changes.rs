@@ -14,6 +14,12 @@ const BUDGET: usize = 240;
 /// Changes that a report lists.
 const LISTED: usize = 8;
 
+/// What the search may still spend, and what counts as fitting.
+struct Budget {
+    left: usize,
+    certain: bool,
+}
+
 /// A job that fits, on the way to becoming a [`Change`].
 struct Candidate {
     label: String,
@@ -24,10 +30,11 @@ struct Candidate {
     certain: bool,
 }
 
-/// The nearest changes under which `job` fits, least change first.
-pub(crate) fn nearest(job: &Job) -> Vec<Change> {
+/// The nearest changes under which `job` fits, least change first; with `certain`, under which the whole interval
+/// does (for a job that itself fits by its estimate alone).
+pub(crate) fn nearest(job: &Job, certain: bool) -> Vec<Change> {
     let moves = moves::all(job);
-    let mut budget = BUDGET;
+    let mut budget = Budget { left: BUDGET, certain };
     let mut found: Vec<Candidate> = Vec::new();
     let mut unsolved: Vec<&Move> = Vec::new();
     for one in &moves {
@@ -44,7 +51,7 @@ pub(crate) fn nearest(job: &Job) -> Vec<Change> {
         }
         pairs.sort_by_key(|(a, b)| a.least() + b.least());
         for (a, b) in pairs {
-            if budget == 0 || found.len() >= 2 * LISTED {
+            if budget.left == 0 || found.len() >= 2 * LISTED {
                 break;
             }
             found.extend(first_pair(job, a, b, &mut budget));
@@ -68,12 +75,12 @@ pub(crate) fn nearest(job: &Job) -> Vec<Change> {
 }
 
 /// The least level of one move that fits.
-fn first_fit(job: &Job, one: &Move, budget: &mut usize) -> Option<Candidate> {
+fn first_fit(job: &Job, one: &Move, budget: &mut Budget) -> Option<Candidate> {
     one.levels.iter().find_map(|level| attempt(job, &[level], budget))
 }
 
 /// The least pair of levels that fits: the strongest pair decides whether to look at all.
-fn first_pair(job: &Job, a: &Move, b: &Move, budget: &mut usize) -> Option<Candidate> {
+fn first_pair(job: &Job, a: &Move, b: &Move, budget: &mut Budget) -> Option<Candidate> {
     let strongest = attempt(job, &[a.levels.last()?, b.levels.last()?], budget)?;
     let mut orders: Vec<(&Level, &Level)> =
         a.levels.iter().flat_map(|x| b.levels.iter().map(move |y| (x, y))).collect();
@@ -83,20 +90,22 @@ fn first_pair(job: &Job, a: &Move, b: &Move, budget: &mut usize) -> Option<Candi
     Some(weaker.unwrap_or(strongest))
 }
 
-fn attempt(job: &Job, levels: &[&Level], budget: &mut usize) -> Option<Candidate> {
-    *budget = budget.checked_sub(1)?;
+fn attempt(job: &Job, levels: &[&Level], budget: &mut Budget) -> Option<Candidate> {
+    budget.left = budget.left.checked_sub(1)?;
     let mut changed = job.clone();
     for level in levels {
         (level.apply)(&mut changed)?;
     }
     let estimate = changed.estimate().ok()?;
     let judgement = changed.judge(&estimate);
-    judgement.verdict.fits().then(|| Candidate {
+    let verdict = judgement.verdict;
+    let enough = if budget.certain { verdict.certainly_fits() } else { verdict.fits() };
+    enough.then(|| Candidate {
         label: levels.iter().map(|l| l.label.as_str()).collect::<Vec<_>>().join(" and "),
         options: levels.iter().map(|l| l.options.as_str()).collect::<Vec<_>>().join(" "),
         cost: levels.iter().map(|l| l.cost).sum(),
         device: estimate.peak.device,
         capacity: changed.capacity(),
-        certain: judgement.verdict == Verdict::Fits,
+        certain: verdict == Verdict::Fits,
     })
 }

@@ -20,6 +20,7 @@ pub(crate) fn workload(job: &Job) -> String {
         Some(Workload::Serving(Serving::Vllm(v))) => vllm(v),
         Some(Workload::Serving(Serving::Sglang(s))) => sglang(s),
         Some(_) => "serving".to_owned(),
+        None if job.extra.iter().any(|e| e.bare) => "weights on the device".to_owned(),
         None => "data on the device".to_owned(),
     }
 }
@@ -173,6 +174,13 @@ pub(crate) fn assumptions(job: &Job, request: &Request) -> Vec<Assumption> {
         };
         list.push(assume("workload", value.to_owned(), reason, "--train, --finetune, --infer, --engine"));
     }
+    if let (Some(model), Some(Workload::Serving(Serving::LlamaCpp(_)))) = (&job.model, &job.workload)
+        && model.source != "gguf"
+        && let Some(main) = model.weights.iter().max_by_key(|t| t.bytes)
+    {
+        let reason = "the model is no GGUF file";
+        list.push(assume("weights", format!("mostly {}", main.dtype), reason, "--quant"));
+    }
     for text in &job.machine.assumptions {
         list.push(assume("GPU", text.clone(), "", "--gpu"));
     }
@@ -189,6 +197,13 @@ pub(crate) fn assumptions(job: &Job, request: &Request) -> Vec<Assumption> {
 /// The facade's own warnings: sizes beyond what the model was made for, precisions that the GPU lacks.
 pub(crate) fn warnings(job: &Job, estimate: &Estimate) -> Vec<Diagnostic> {
     let mut list = Vec::new();
+    for extra in job.extra.iter().filter(|e| e.bare) {
+        list.push(Diagnostic::warning(
+            "weights-only",
+            format!("{} has no config.json beside it: only its weights are counted", extra.label),
+            "put the model's config.json into the same folder",
+        ));
+    }
     let known = |code: &str| estimate.diagnostics.iter().any(|d| d.code == code);
     let limit = job.model.as_ref().and_then(|m| m.architecture.max_positions);
     if let (Some(limit), Some((option, n))) = (limit, sequence(job.workload.as_ref()))

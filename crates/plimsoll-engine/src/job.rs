@@ -23,8 +23,18 @@ pub(crate) struct Job {
     pub strategy: Strategy,
     pub machine: Machine,
     pub residents: Vec<Resident>,
-    /// Bytes of input batches on the device, and what to call them.
-    pub data: Vec<(String, Bytes)>,
+    /// What else lies on the device: input batches, weights that nothing describes.
+    pub extra: Vec<Extra>,
+}
+
+/// Exact bytes on the device beside the model.
+#[derive(Clone, Debug)]
+pub(crate) struct Extra {
+    pub category: Category,
+    pub label: String,
+    pub bytes: Bytes,
+    /// Weights of a model that nothing describes.
+    pub bare: bool,
 }
 
 /// A further model on the same device.
@@ -55,9 +65,10 @@ impl Job {
                 backend::estimate(&resident.model, &workload, &Strategy::default(), &device)?;
             share(&mut estimate, other, resident);
         }
-        for (label, bytes) in &self.data {
-            add(&mut estimate, Category::Inputs, *bytes);
-            estimate.terms.push(Term::new("inputs.data", label.clone(), *bytes));
+        for extra in &self.extra {
+            add(&mut estimate, extra.category, extra.bytes);
+            let key = if extra.bare { "weights" } else { "inputs.data" };
+            estimate.terms.push(Term::new(key, extra.label.clone(), extra.bytes));
         }
         match estimate.peak.device.is_saturated() {
             true => Err(EngineError::TooLarge),

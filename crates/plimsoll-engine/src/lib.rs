@@ -15,6 +15,7 @@ mod lists;
 mod machine;
 mod model;
 mod moves;
+mod picture;
 pub mod plot;
 mod quantity;
 mod request;
@@ -24,12 +25,14 @@ mod run;
 pub mod schema;
 mod search;
 mod verdict;
+mod weights;
 mod workload;
 
 pub use choice::{Choice, OptionValue, ParseChoiceError, Word};
 pub use error::{EngineError, ErrorKind};
 pub use lists::{GpuRow, ModelRow, list_gpus, list_models};
 pub use model::{ConfigSource, ModelFiles, ModelInput, ModelSource, ReadSeek};
+pub use picture::picture;
 pub use plimsoll_units::{Bytes, DType};
 pub use quantity::{
     Dtype, Fraction, ParseFractionError, ParseReleaseError, Release, Size, parse_count,

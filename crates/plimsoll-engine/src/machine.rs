@@ -56,8 +56,14 @@ fn context(machine: &Machine, software: &str) -> Spread {
 }
 
 pub(crate) fn summary(machine: &Machine) -> MachineSummary {
+    let label = match (machine.gpu, machine.count) {
+        (Some(_), _) => machine.label(),
+        (None, 1) => format!("a device of {}", machine.usable),
+        (None, n) => format!("{n} devices of {}", machine.usable),
+    };
     MachineSummary {
         id: machine.label(),
+        label,
         name: machine
             .gpu
             .map_or_else(|| format!("a device of {}", machine.usable), |gpu| gpu.name.clone()),
@@ -67,13 +73,13 @@ pub(crate) fn summary(machine: &Machine) -> MachineSummary {
     }
 }
 
-/// Catalogue GPUs of the same vendor and kind that offer more than `machine`, smallest first, one per size.
+/// Catalogue GPUs of the same vendor and kind that offer at least a tenth more than `machine`, smallest first.
 pub(crate) fn bigger(machine: &Machine) -> Vec<String> {
     let vendor = machine.gpu.map_or("nvidia", |gpu| gpu.vendor.as_str());
     let unified = machine.gpu.is_some_and(|gpu| gpu.unified);
     let mut larger: Vec<_> = plimsoll_catalog::gpus::gpus()
         .filter(|gpu| gpu.vendor == vendor && gpu.unified == unified)
-        .filter(|gpu| gpu.usable.typical > machine.budget())
+        .filter(|gpu| gpu.usable.typical >= machine.budget().scale(11, 10))
         .collect();
     larger.sort_by(|a, b| a.usable.typical.cmp(&b.usable.typical).then_with(|| a.id.cmp(&b.id)));
     larger.into_iter().map(|gpu| gpu.id.clone()).collect()

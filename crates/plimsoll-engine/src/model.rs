@@ -8,15 +8,20 @@ use plimsoll_catalog::models;
 use plimsoll_formats::gguf::{self, GgufFile};
 use plimsoll_formats::hf_config::{self, Weights};
 use plimsoll_formats::sniff::{self, FileKind};
-use plimsoll_formats::{TensorInfo, index, safetensors};
+use plimsoll_formats::safetensors::{self, SafetensorsHeader};
+use plimsoll_formats::torch_checkpoint::{self, Checkpoint};
+use plimsoll_formats::{TensorInfo, index};
 use plimsoll_estimate::tensor_parallel::StoredBytes;
+use plimsoll_estimate::weights::StoredTensor;
 use plimsoll_model::{Architecture, Inventory, hf, inventory};
+use plimsoll_units::Bytes;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::error::EngineError;
 use crate::response::{Diagnostic, ModelSummary};
+use crate::weights;
 
 /// Where a model comes from. In JSON: a catalogue name as a string, or an object with `config` (and `tensors`).
 #[derive(Clone, Debug)]
@@ -120,6 +125,8 @@ pub struct ModelInput {
     pub label: String,
     config: Option<Map<String, Value>>,
     tensors: Vec<TensorInfo>,
+    /// Bytes that loading takes, where they are not the sum of the tensors (tied storages of checkpoints).
+    stored: Option<Bytes>,
     gguf: Option<GgufFile>,
     notes: Vec<String>,
 }
@@ -150,14 +157,16 @@ impl ModelInput {
             }
             Some(FileKind::Safetensors) => {
                 drop(reader);
-                input.read_folder_of(name, files)?;
+                input.read_config_beside(files)?;
+                input.read_safetensors(name, files)?;
             }
             Some(FileKind::Json) => {
                 input.config = Some(read_config(label, &mut reader)?);
             }
             Some(FileKind::Zip | FileKind::Pickle) => {
                 drop(reader);
-                input.read_folder_of(name, files)?;
+                input.read_config_beside(files)?;
+                input.read_checkpoint(name, files)?;
             }
             _ => {
                 return Err(EngineError::ModelInput {
@@ -187,7 +196,13 @@ impl ModelInput {
             input.config = Some(read_config(&join(label, config), &mut reader)?);
         }
         match &folder.weights {
-            Weights::SafetensorsIndex(name) => input.read_shards(name, &names, files)?,
+            Weights::SafetensorsIndex(name) => input.read_shards(name, &names, files, false)?,
+            Weights::TorchIndex(name) => input.read_shards(name, &names, files, true)?,
+            Weights::Torch(list) => {
+                for name in list {
+                    input.read_checkpoint(name, files)?;
+                }
+            }
             Weights::Safetensors(list) => {
                 for name in list {
                     input.read_safetensors(name, files)?;
@@ -222,20 +237,46 @@ impl ModelInput {
         Ok(input)
     }
 
-    /// A weight file with the configuration beside it, where there is one.
-    fn read_folder_of(&mut self, name: &str, files: &dyn ModelFiles) -> Result<(), EngineError> {
+    /// Adds what was noticed while the files were fetched.
+    #[must_use]
+    pub fn with_notes(mut self, notes: impl IntoIterator<Item = String>) -> ModelInput {
+        self.notes.extend(notes);
+        self
+    }
+
+    /// The configuration beside a weight file, where there is one.
+    fn read_config_beside(&mut self, files: &dyn ModelFiles) -> Result<(), EngineError> {
         if let Ok(mut reader) = files.open("config.json") {
             self.config = Some(read_config(&join(&self.label, "config.json"), &mut reader)?);
         }
-        self.read_safetensors(name, files)
+        Ok(())
+    }
+
+    fn add_safetensors(&mut self, header: SafetensorsHeader) {
+        self.notes.extend(header.diagnostics.iter().map(ToString::to_string));
+        self.tensors.extend(header.tensors);
+    }
+
+    fn read_checkpoint(&mut self, name: &str, files: &dyn ModelFiles) -> Result<(), EngineError> {
+        let label = self.part(name);
+        let checkpoint = torch_checkpoint::read(open(&label, name, files)?)
+            .map_err(|error| format_error(&label, error))?;
+        self.add_checkpoint(checkpoint);
+        Ok(())
+    }
+
+    fn add_checkpoint(&mut self, checkpoint: Checkpoint) {
+        self.notes.extend(checkpoint.diagnostics.iter().map(ToString::to_string));
+        let bytes = self.stored.unwrap_or(Bytes::ZERO) + checkpoint.storage_bytes();
+        self.stored = Some(bytes);
+        self.tensors.extend(checkpoint.tensor_infos());
     }
 
     fn read_safetensors(&mut self, name: &str, files: &dyn ModelFiles) -> Result<(), EngineError> {
         let label = self.part(name);
         let header = safetensors::read(open(&label, name, files)?)
             .map_err(|error| format_error(&label, error))?;
-        self.notes.extend(header.diagnostics.iter().map(ToString::to_string));
-        self.tensors.extend(header.tensors);
+        self.add_safetensors(header);
         Ok(())
     }
 
@@ -244,6 +285,7 @@ impl ModelInput {
         index_name: &str,
         names: &[&str],
         files: &dyn ModelFiles,
+        torch: bool,
     ) -> Result<(), EngineError> {
         let label = self.part(index_name);
         let bytes = read_all(&label, &mut open(&label, index_name, files)?, index::MAX_INDEX_LEN)?;
@@ -266,7 +308,10 @@ impl ModelInput {
             }
         }
         for name in &here {
-            self.read_safetensors(name, files)?;
+            match torch {
+                true => self.read_checkpoint(name, files)?,
+                false => self.read_safetensors(name, files)?,
+            }
         }
         Ok(())
     }
@@ -292,6 +337,12 @@ impl ModelInput {
     /// What messages call a file of the model.
     fn part(&self, name: &str) -> String {
         if self.label.ends_with(name) { self.label.clone() } else { join(&self.label, name) }
+    }
+
+    /// Bytes of the weights alone, where nothing says what kind of model they belong to.
+    pub(crate) fn bare_weights(&self) -> Option<Bytes> {
+        let bare = self.config.is_none() && self.gguf.is_none();
+        bare.then(|| self.stored.unwrap_or_else(|| self.tensors.iter().map(|t| t.bytes).sum()))
     }
 
     /// Whether the model is a GGUF file.
@@ -375,7 +426,8 @@ pub(crate) struct Model {
     pub source: &'static str,
     pub architecture: Architecture,
     pub inventory: Inventory,
-    pub gguf: Option<GgufFile>,
+    /// The tensors of a GGUF file, or what one of another type would hold; empty until llama.cpp is asked about.
+    pub weights: Vec<StoredTensor>,
     /// Bytes by module, where weight files were read.
     pub stored: Option<StoredBytes>,
     pub diagnostics: Vec<Diagnostic>,
@@ -406,7 +458,7 @@ fn from_catalogue(name: &str) -> Result<Model, EngineError> {
         source: "catalogue",
         architecture: imported.architecture,
         inventory,
-        gguf: None,
+        weights: Vec::new(),
         stored: None,
         diagnostics: Vec::new(),
     })
@@ -419,53 +471,71 @@ fn from_config(
 ) -> Result<Model, EngineError> {
     let imported = hf::from_value(&Value::Object(config.clone()))
         .map_err(|error| import_error(&name, &error.to_string()))?;
-    let diagnostics = imported
-        .diagnostics
-        .iter()
-        .map(|d| Diagnostic::note("config", format!("{}: {}", d.key, d.message)))
-        .collect();
     let inventory = inventory::inventory(&imported.architecture);
-    Ok(Model { name, source, architecture: imported.architecture, inventory, gguf: None,
-        stored: None, diagnostics })
+    Ok(Model {
+        name,
+        source,
+        architecture: imported.architecture,
+        inventory,
+        weights: Vec::new(),
+        stored: None,
+        diagnostics: notes(imported.diagnostics),
+    })
 }
 
 fn from_input(input: &ModelInput) -> Result<Model, EngineError> {
     let mut model = match (&input.gguf, &input.config) {
-        (Some(_), _) => {
-            return Err(EngineError::Unsupported {
-                what: "GGUF".to_owned(),
-                reason: "the importer is missing".to_owned(),
-            });
-        }
+        (Some(file), _) => from_gguf(&input.label, file)?,
         (None, Some(config)) => from_config(input.label.clone(), "config", config)?,
         (None, None) => {
             return Err(import_error(
                 &input.label,
-                "it has no config.json beside it; put the model's config.json into the same folder",
+                "its tensors do not say what kind of model they are; put the model's config.json into the same folder (plain inference, without --train or --engine, counts the weights alone)",
             ));
         }
     };
     model.diagnostics.extend(input.notes.iter().map(|n| Diagnostic::note("file", n.clone())));
     if !input.tensors.is_empty() {
-        compare(&mut model, &input.tensors);
+        compare(&mut model, &input.tensors, input.stored.is_some());
     }
     Ok(model)
 }
 
+fn from_gguf(label: &str, file: &GgufFile) -> Result<Model, EngineError> {
+    let imported = plimsoll_model::gguf::from_file(file)
+        .map_err(|error| import_error(label, &error.to_string()))?;
+    let architecture = imported.architecture;
+    let stored = inventory::inventory_from_tensors(&file.tensors, Some(&architecture));
+    Ok(Model {
+        name: label.to_owned(),
+        source: "gguf",
+        inventory: stored.inventory(),
+        weights: weights::of_file(&file.tensors, architecture.dtype),
+        stored: None,
+        diagnostics: notes(imported.diagnostics),
+        architecture,
+    })
+}
+
 /// Holds the weight files against the configuration: the number of elements must agree.
-fn compare(model: &mut Model, tensors: &[TensorInfo]) {
-    model.source = "safetensors";
+fn compare(model: &mut Model, tensors: &[TensorInfo], torch: bool) {
+    model.source = if torch { "checkpoint" } else { "safetensors" };
     model.stored = Some(StoredBytes::new(tensors.iter().map(|t| (&*t.name, t.bytes))));
-    let stored = tensors.iter().fold(0u64, |n, t| n.saturating_add(t.elements()));
+    let stored = inventory::inventory_from_tensors(tensors, Some(&model.architecture)).elements();
     let counted = model.inventory.elements();
-    let plain = tensors.iter().all(|t| t.dtype.is_none_or(|d| d.is_float()));
-    if plain && stored != counted {
+    if stored != counted {
         model.diagnostics.push(Diagnostic::warning(
             "tensors-differ",
-            format!("the weight files hold {stored} elements, the configuration describes {counted}"),
+            format!(
+                "the weight files hold {stored} parameters, the configuration describes {counted}"
+            ),
             "check that config.json belongs to these files; the configuration is used",
         ));
     }
+}
+
+fn notes(found: Vec<hf::Diagnostic>) -> Vec<Diagnostic> {
+    found.iter().map(|d| Diagnostic::note("config", format!("{}: {}", d.key, d.message))).collect()
 }
 
 fn import_error(name: &str, message: &str) -> EngineError {

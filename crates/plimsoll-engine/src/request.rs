@@ -227,6 +227,8 @@ options! {
         version: Option<Release>,
         /// The ik_llama.cpp fork.
         ik: bool,
+        /// How the weights are stored where the model is no GGUF file: `Q4_K_M`, `F16`.
+        quant: Option<String>,
         /// Context in tokens, over all sequences.
         ctx: Option<u64>,
         /// Logical batch.
@@ -247,6 +249,8 @@ options! {
         cache_v: Option<Dtype>,
         /// The KV cache stays on the host.
         no_kv_offload: bool,
+        /// The server reserves logits for the whole batch (embeddings, scoring).
+        all_outputs: Option<bool>,
         /// Sliding-window layers keep the full cache.
         swa_full: bool,
         /// MLA mode of ik_llama.cpp.

@@ -158,6 +158,8 @@ pub struct ModelSummary {
 pub struct MachineSummary {
     /// The catalogue's id, or the capacity: a text that `--gpu` reads.
     pub id: String,
+    /// The same for people: `h100-80g*8`, `a device of 24.00 GiB`.
+    pub label: String,
     /// The driver's name of the GPU.
     pub name: String,
     /// Devices.

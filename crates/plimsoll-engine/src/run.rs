@@ -5,18 +5,20 @@ use std::sync::Arc;
 use plimsoll_catalog::inputs;
 use plimsoll_estimate::Estimate;
 use plimsoll_estimate::request::{Serving, Strategy, Workload};
+use plimsoll_timeline::Category;
 use plimsoll_units::Bytes;
 
 use crate::changes;
 use crate::choices::Find;
 use crate::describe;
 use crate::error::EngineError;
-use crate::job::{Job, Resident};
+use crate::job::{Extra, Job, Resident};
 use crate::machine;
 use crate::model::{self, Model, ModelSource};
 use crate::request::{InferRequest, LlamaCppRequest, Request, WorkloadRequest};
 use crate::response::{CategoryBytes, Diagnostic, Response, Search, Summary};
 use crate::search;
+use crate::weights;
 use crate::workload;
 use crate::{Choice, ESTIMATE_SCHEMA, REQUEST_SCHEMA};
 
@@ -60,7 +62,7 @@ pub fn estimate(request: &Request) -> Result<Response, EngineError> {
     let estimate = job.estimate()?;
     let judgement = job.judge(&estimate);
     let wanted = request.changes && !judgement.verdict.certainly_fits();
-    let changes = if wanted { changes::nearest(&job) } else { Vec::new() };
+    let changes = if wanted { changes::nearest(&job, judgement.verdict.fits()) } else { Vec::new() };
     let mut response = assemble(&job, estimate, request);
     response.fits = judgement.verdict.fits();
     response.verdict = judgement.verdict;
@@ -84,7 +86,9 @@ pub(crate) fn resolve(request: &Request) -> Result<Job, EngineError> {
     let text = request.machine.as_deref().ok_or(EngineError::NoMachine)?;
     let machine = machine::machine(text, request.free.map(|s| s.0))?;
     let devices = u64::from(machine.count);
-    let model = request.model.as_ref().map(model::resolve).transpose()?.map(Arc::new);
+    let bare = bare_weights(request);
+    let source = request.model.as_ref().filter(|_| bare.is_none());
+    let mut model = source.map(model::resolve).transpose()?;
     let mut residents = Vec::with_capacity(request.with.len());
     for with in &request.with {
         let model = Arc::new(model::resolve(&with.model)?);
@@ -102,26 +106,45 @@ pub(crate) fn resolve(request: &Request) -> Result<Job, EngineError> {
             (Some(workload::workload(asked, &request.strategy, devices)?), strategy)
         }
     };
-    let data = data(request)?;
-    Ok(Job { model, workload, strategy, machine, residents, data })
+    if let (Some(model), Some(Workload::Serving(Serving::LlamaCpp(_)))) = (&mut model, &workload) {
+        let mix = match &request.workload {
+            Some(WorkloadRequest::LlamaCpp(l)) => l.quant.as_deref(),
+            _ => None,
+        };
+        weights::for_llama_cpp(model, mix)?;
+    }
+    let mut extra = data(request)?;
+    extra.extend(bare);
+    Ok(Job { model: model.map(Arc::new), workload, strategy, machine, residents, extra })
+}
+
+/// Weights that nothing describes, where they are all that is asked about.
+fn bare_weights(request: &Request) -> Option<Extra> {
+    if !matches!(request.workload, None | Some(WorkloadRequest::Infer(_))) {
+        return None;
+    }
+    let Some(ModelSource::Read(input)) = &request.model else { return None };
+    let bytes = input.bare_weights()?;
+    Some(Extra { category: Category::Parameters, label: input.label.clone(), bytes, bare: true })
 }
 
 /// What is asked of a model where nobody says: llama.cpp for its own format, plain inference for all others.
 fn default_workload(model: &Model) -> WorkloadRequest {
-    if model.gguf.is_some() {
+    if model.source == "gguf" {
         WorkloadRequest::LlamaCpp(Box::new(LlamaCppRequest::default()))
     } else {
         WorkloadRequest::Infer(InferRequest::default())
     }
 }
 
-fn data(request: &Request) -> Result<Vec<(String, Bytes)>, EngineError> {
+fn data(request: &Request) -> Result<Vec<Extra>, EngineError> {
     let batch = workload::positive("--batch", request.data_batch)?.unwrap_or(1);
     let parse = |text: &String| {
         let fail = |error: inputs::InputError| EngineError::value("--data", error);
         let input = inputs::parse_input(text).map_err(fail)?;
         let bytes = input.batch_bytes(batch).map_err(fail)?;
-        Ok((format!("{text}, batch of {batch}"), bytes))
+        let label = format!("{text}, batch of {batch}");
+        Ok(Extra { category: Category::Inputs, label, bytes, bare: false })
     };
     request.data.iter().map(parse).collect()
 }

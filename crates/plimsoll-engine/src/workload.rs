@@ -226,7 +226,7 @@ fn llama_cpp(l: &LlamaCppRequest) -> Result<LlamaCpp, EngineError> {
         cache_k: cache(l.cache_k, defaults.cache_k),
         cache_v: cache(l.cache_v, defaults.cache_v),
         offload_kv: !l.no_kv_offload,
-        all_outputs: defaults.all_outputs,
+        all_outputs: l.all_outputs,
         swa_full: l.swa_full,
         mla: l.mla,
         attention_max_mib: defaults.attention_max_mib,

@@ -130,7 +130,7 @@ pub struct WorkloadArgs {
     #[arg(long, value_name = "ENGINE", value_enum)]
     pub engine: Option<EngineName>,
     /// Release of the engine: 0.19.1, or a llama.cpp build b5050.
-    #[arg(long, value_name = "RELEASE", value_parser = clap::value_parser!(Release))]
+    #[arg(long, value_name = "RELEASE", value_parser = clap::value_parser!(Release), alias = "llama-build")]
     pub engine_version: Option<Release>,
     /// Raise one size to the most that fits.
     #[arg(long, value_name = "SIZE", value_parser = words::<Find>())]
@@ -345,6 +345,9 @@ pub struct LlamaCppArgs {
     /// The ik_llama.cpp fork.
     #[arg(long)]
     pub ik: bool,
+    /// How the weights are stored where the model is no GGUF file: Q4_K_M, Q8_0, F16.
+    #[arg(long, value_name = "MIX")]
+    pub quant: Option<String>,
     /// Layers on the GPU, the output layer counting as one (-ngl).
     #[arg(long, value_name = "N", visible_aliases = ["n-gpu-layers", "gpu-layers"])]
     pub ngl: Option<u64>,
@@ -375,6 +378,9 @@ pub struct LlamaCppArgs {
     /// The KV cache stays on the host.
     #[arg(long, visible_alias = "no-kv-offload")]
     pub nkvo: bool,
+    /// The server reserves logits for the whole batch (embeddings, scoring).
+    #[arg(long)]
+    pub all_outputs: bool,
     /// Sliding-window layers keep the full cache.
     #[arg(long)]
     pub swa_full: bool,

@@ -1,0 +1,211 @@
+//! Whole runs of the program: exit code, stdout and stderr, held against the snapshots in `tests/runs/`.
+//! `PLIMSOLL_BLESS=1 cargo test -p plimsoll-cli` writes them anew.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
+}
+
+/// Runs the program in the folder of the test data, without the user's environment.
+fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(arguments)
+        .current_dir(folder().join("data"))
+        .env_clear()
+        .env("HF_HUB_OFFLINE", "1")
+        .env("HOME", "/nonexistent")
+        .output()
+        .unwrap()
+}
+
+fn text(arguments: &[&str], output: &Output) -> String {
+    let mut text = format!("$ plimsoll {}\n", arguments.join(" "));
+    let code = output.status.code();
+    let _ = writeln!(text, "exit {}", code.map_or("by signal".to_owned(), |c| c.to_string()));
+    for (name, bytes) in [("stdout", &output.stdout), ("stderr", &output.stderr)] {
+        let words = String::from_utf8_lossy(bytes);
+        if !words.is_empty() {
+            let _ = writeln!(text, "--- {name}\n{}", words.trim_end());
+        }
+    }
+    text
+}
+
+/// Holds a run against its snapshot.
+fn check(name: &str, arguments: &[&str]) {
+    let got = text(arguments, &run(arguments));
+    let path = folder().join("runs").join(format!("{name}.txt"));
+    if std::env::var_os("PLIMSOLL_BLESS").is_some() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, &got).unwrap();
+        return;
+    }
+    let wanted = fs::read_to_string(&path).unwrap_or_default();
+    assert!(got == wanted, "{name} differs from {}:\n{got}", path.display());
+}
+
+#[test]
+fn errors_name_the_value_and_the_cure() {
+    for (name, line) in [
+        ("no-arguments", ""),
+        ("no-model", "estimate --gpu h100-80g"),
+        ("no-gpu", "estimate llama-3.1-8b --train"),
+        ("unknown-model", "estimate lama-3.1-8b --gpu h100-80g"),
+        ("unknown-gpu", "estimate llama-3.1-8b --train --gpu h100-81g"),
+        ("unknown-option", "estimate llama-3.1-8b --trian --gpu h100-80g"),
+        ("unknown-optimizer", "estimate llama-3.1-8b --train --optimizer adamv --gpu h100-80g"),
+        ("missing-file", "estimate ./nothing.gguf --gpu h100-80g"),
+        ("not-a-model", "estimate not-a-model.bin --gpu h100-80g"),
+        ("truncated-gguf", "estimate truncated.gguf --gpu h100-80g"),
+        ("bad-config", "estimate bad-config.json --train --gpu h100-80g"),
+        ("contradictory-config", "estimate no-heads.json --train --gpu h100-80g"),
+        ("foreign-option", "estimate llama-3.1-8b --train --ngl 3 --gpu h100-80g"),
+        ("option-without-workload", "estimate llama-3.1-8b --optimizer adamw --gpu h100-80g"),
+        ("rank-without-lora", "estimate llama-3.1-8b --train --rank 8 --gpu h100-80g"),
+        ("zero-batch", "estimate llama-3.1-8b --train --batch 0 --gpu h100-80g"),
+        ("absurd-batch", "estimate llama-3.1-8b --train --batch 99999999999999999999 --gpu h100-80g"),
+        ("huge-batch", "estimate llama-3.1-8b --train --batch 900000000000 --seq 900000000000 --gpu h100-80g"),
+        ("tp-does-not-divide", "estimate llama-3.1-8b --train --tp 3 --gpu h100-80g*3"),
+        ("more-ranks-than-gpus", "estimate llama-3.1-8b --train --tp 4 --gpu h100-80g*2"),
+        ("impossible-free", "estimate llama-3.1-8b --train --gpu h100-80g --free 90GiB"),
+        ("bad-size", "estimate llama-3.1-8b --train --gpu h100-80g --free 19gallons"),
+        ("bad-find", "estimate llama-3.1-8b --train --gpu h100-80g --find concurrency"),
+        ("bad-data", "estimate --data image:0x10x3:f32 --gpu 24GiB"),
+        ("bad-with", "estimate llama-3.1-8b --train --gpu h100-80g --with bert-base-uncased,batch"),
+        ("offline", "estimate hf:org/name --gpu h100-80g"),
+        ("bad-hub-name", "estimate hf:../../x --gpu h100-80g"),
+        ("no-such-filter", "models zzzzzz"),
+    ] {
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        check(name, &arguments);
+    }
+}
+
+#[test]
+fn reports_are_one_screen() {
+    for (name, line) in [
+        ("data", "estimate --data image:3840x2160x3:f32 --batch 8 --gpu 24GiB"),
+        ("data-does-not-fit", "estimate --data tokens:100000x1024:f16 --batch 200 --gpu 24GiB"),
+        ("models", "models mixtral"),
+        ("gpus", "gpus 4090"),
+    ] {
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        check(name, &arguments);
+    }
+}
+
+#[test]
+fn the_verdict_is_the_exit_code() {
+    for (line, code) in [
+        ("estimate gpt2 --train --gpu h100-80g", 0),
+        ("estimate llama-3.1-405b --train --gpu h100-80g --no-changes", 1),
+        ("estimate gpt2 --train --gpu h100-80g --json", 0),
+        ("estimate gpt2 --train --gpu h100-80g --explain all", 0),
+        ("estimate gpt2 --train --gpu h100-80g --explain nothing", 2),
+        ("--version", 0),
+        ("estimate --help", 0),
+        ("completions bash", 0),
+        ("completions tcsh", 2),
+    ] {
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        let output = run(&arguments);
+        assert_eq!(output.status.code(), Some(code), "{}", text(&arguments, &output));
+    }
+}
+
+#[test]
+fn json_is_deterministic_and_complete() {
+    let line = "estimate gpt2 --train --gpu rtx-3090 --batch 8 --seq 1024 --json";
+    let arguments: Vec<&str> = line.split_whitespace().collect();
+    let (a, b) = (run(&arguments), run(&arguments));
+    assert_eq!(a.stdout, b.stdout);
+    let value: serde_json::Value = serde_json::from_slice(&a.stdout).unwrap();
+    assert_eq!(value["schema"], "plimsoll.estimate/1");
+    for pointer in [
+        "/fits", "/capacity", "/peak/allocated", "/peak/reserved", "/peak/device", "/interval/low",
+        "/interval/high", "/terms", "/assumptions", "/diagnostics", "/margin", "/categories",
+    ] {
+        assert!(value.pointer(pointer).is_some_and(|v| !v.is_null()), "{pointer}");
+    }
+    for pointer in ["/capacity", "/peak/allocated", "/peak/reserved", "/peak/device"] {
+        assert!(value.pointer(pointer).unwrap().is_u64(), "{pointer}");
+    }
+    let sum = |list: &str| -> u64 {
+        value[list].as_array().unwrap().iter().map(|t| t["bytes"].as_u64().unwrap()).sum()
+    };
+    assert_eq!(sum("terms"), value["peak"]["device"].as_u64().unwrap());
+}
+
+#[test]
+fn colour_only_where_it_is_asked_for() {
+    let plain = run(&["estimate", "gpt2", "--train", "--gpu", "h100-80g"]);
+    assert!(!plain.stdout.contains(&0x1b));
+    let colour = run(&["estimate", "gpt2", "--train", "--gpu", "h100-80g", "--color", "always"]);
+    assert!(colour.stdout.contains(&0x1b));
+}
+
+/// Whatever bytes a model file holds, the program ends with a documented code.
+#[test]
+fn damaged_files_never_panic() {
+    let dir = std::env::temp_dir().join(format!("plimsoll-runs-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    let bodies: [(&str, &[u8]); 8] = [
+        ("empty.gguf", b""),
+        ("magic.gguf", b"GGUF"),
+        ("huge.gguf", b"GGUF\x03\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"),
+        ("header.safetensors", b"\xff\0\0\0\0\0\0\0{"),
+        ("config.json", b"{\"model_type\": \"llama\", \"hidden_size\": 18446744073709551615}"),
+        ("array.json", b"[1, 2]"),
+        ("zip.pt", b"PK\x03\x04"),
+        ("pickle.bin", b"\x80\x02."),
+    ];
+    for (name, body) in bodies {
+        let path = dir.join(name);
+        fs::write(&path, body).unwrap();
+        let path = path.to_str().unwrap();
+        for workload in [&["--train"][..], &["--engine", "vllm"], &["--infer"]] {
+            let mut arguments = vec!["estimate", path, "--gpu", "h100-80g"];
+            arguments.extend(workload);
+            let output = run(&arguments);
+            let code = output.status.code();
+            assert!(matches!(code, Some(0..=6)), "{}", text(&arguments, &output));
+            assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"), "{name}");
+        }
+    }
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+/// An assumption, a warning or a change that names an option must name one that exists.
+#[test]
+fn options_in_reports_exist() {
+    let help = String::from_utf8(run(&["estimate", "--help"]).stdout).unwrap();
+    for line in [
+        "estimate llama-3.1-8b --train --gpu rtx-3090 --seq 8192 --json",
+        "estimate llama-3.1-8b --finetune lora --gpu rtx-3090*2 --json",
+        "estimate mixtral-8x7b --engine vllm --gpu h100-80g --json",
+        "estimate mixtral-8x7b --engine sglang --gpu h100-80g --json",
+        "estimate mixtral-8x7b --engine llama.cpp --gpu rtx-3090 --quant Q4_K_M --json",
+    ] {
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        let output = run(&arguments);
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let list = |name: &str| value[name].as_array().cloned().unwrap_or_default();
+        let mut texts: Vec<String> = Vec::new();
+        for (rows, field) in [
+            (list("assumptions"), "option"),
+            (list("changes"), "options"),
+            (list("diagnostics"), "cure"),
+        ] {
+            texts.extend(rows.iter().filter_map(|r| r[field].as_str().map(str::to_owned)));
+        }
+        for word in texts.iter().flat_map(|t| t.split([' ', ',', ';', '(', ')'])) {
+            if word.starts_with("--") {
+                assert!(help.contains(word) || word == "--llama-build", "{word} of `{line}` does not exist");
+            }
+        }
+    }
+}
