@@ -34,8 +34,14 @@ fn pages() -> anyhow::Result<Vec<(String, String)>> {
     let mut pages = vec![
         ("docs/reference/cli.md".to_owned(), command_line()),
         ("docs/reference/exit-codes.md".to_owned(), exit_codes()),
-        ("docs/reference/request.schema.json".to_owned(), schema(plimsoll_engine::schema::request())?),
-        ("docs/reference/estimate.schema.json".to_owned(), schema(plimsoll_engine::schema::response())?),
+        (
+            "docs/reference/request.schema.json".to_owned(),
+            schema(plimsoll_engine::schema::request())?,
+        ),
+        (
+            "docs/reference/estimate.schema.json".to_owned(),
+            schema(plimsoll_engine::schema::response())?,
+        ),
         ("docs/reference/models.md".to_owned(), models()),
         ("docs/reference/gpus.md".to_owned(), gpus()),
     ];
@@ -70,7 +76,10 @@ fn section(out: &mut String, command: &Command) {
     let _ = writeln!(out, "```text\n{}\n```\n", usage.trim_start_matches("Usage: "));
     let mut heading: Option<String> = None;
     let mut started = false;
-    for arg in command.get_arguments().filter(|a| !a.is_hide_set() && a.get_id() != "help" && a.get_id() != "color") {
+    for arg in command
+        .get_arguments()
+        .filter(|a| !a.is_hide_set() && a.get_id() != "help" && a.get_id() != "color")
+    {
         let own = arg.get_help_heading().map(str::to_owned);
         if own != heading {
             let _ = writeln!(out, "\n### {}\n", own.as_deref().unwrap_or("Options"));

@@ -11,11 +11,11 @@ use clap::builder::styling::AnsiColor;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Parser, Subcommand, ValueEnum};
 
+pub use estimate::EngineName;
 pub use estimate::{
     EstimateArgs, InferArgs, LlamaCppArgs, LoraArgs, MachineArgs, OutputArgs, ServingArgs,
     SglangArgs, ShardingArgs, SizeArgs, TrainingArgs, VllmArgs, WorkloadArgs, headings,
 };
-pub use estimate::EngineName;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())

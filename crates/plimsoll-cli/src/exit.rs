@@ -31,13 +31,28 @@ pub enum Exit {
 impl Exit {
     /// Every code with its meaning, in order.
     pub const ALL: [(Exit, &'static str); 8] = [
-        (Exit::Success, "it fits (the estimate is within the capacity), or the command did what it was asked"),
-        (Exit::DoesNotFit, "it does not fit: the estimate exceeds the capacity, or an engine could not start"),
-        (Exit::Usage, "the command line or the request is wrong: an unknown option, a value out of range, a contradiction"),
+        (
+            Exit::Success,
+            "it fits (the estimate is within the capacity), or the command did what it was asked",
+        ),
+        (
+            Exit::DoesNotFit,
+            "it does not fit: the estimate exceeds the capacity, or an engine could not start",
+        ),
+        (
+            Exit::Usage,
+            "the command line or the request is wrong: an unknown option, a value out of range, a contradiction",
+        ),
         (Exit::Model, "the model is unknown, or its files are missing, damaged or contradictory"),
-        (Exit::Network, "the model hub could not be reached, refused the request, or is switched off by HF_HUB_OFFLINE"),
+        (
+            Exit::Network,
+            "the model hub could not be reached, refused the request, or is switched off by HF_HUB_OFFLINE",
+        ),
         (Exit::Machine, "the GPU is unknown, or its count, slice or free memory is impossible"),
-        (Exit::Unsupported, "the request is valid, but this combination of model and workload is not modelled"),
+        (
+            Exit::Unsupported,
+            "the request is valid, but this combination of model and workload is not modelled",
+        ),
         (Exit::Output, "the result could not be written; a closed pipe is not an error"),
     ];
 

@@ -39,7 +39,11 @@ fn collect<'a>(terms: &'a [Term], wanted: &str, found: &mut Vec<&'a Term>) {
         walk(terms, &mut |t| t.key.split('.').any(|part| part == wanted) || label(t), found);
     }
     if found.is_empty() {
-        walk(terms, &mut |t| t.key.contains(wanted) || t.label.to_ascii_lowercase().contains(wanted), found);
+        walk(
+            terms,
+            &mut |t| t.key.contains(wanted) || t.label.to_ascii_lowercase().contains(wanted),
+            found,
+        );
     }
 }
 
@@ -71,7 +75,13 @@ fn write_term(out: &mut String, term: &Term, depth: usize) {
         None => String::new(),
     };
     // Writing to a String cannot fail.
-    let _ = writeln!(out, "{pad}{:>12}  {}  [{}]{spread}", term.bytes.to_string(), term.label, term.key);
+    let _ = writeln!(
+        out,
+        "{pad}{:>12}  {}  [{}]{spread}",
+        term.bytes.to_string(),
+        term.label,
+        term.key
+    );
     let detail = format!("{pad}{:>12}  ", "");
     if !term.formula.is_empty() {
         let _ = writeln!(out, "{detail}= {}", term.formula);

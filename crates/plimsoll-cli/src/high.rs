@@ -104,9 +104,8 @@ fn default_kind(model: Option<&ModelSource>) -> Kind {
 
 /// Whether an option says more about plain inference than its defaults.
 fn touches_infer(given: &[String]) -> bool {
-    const OPTIONS: [&str; 8] = [
-        "batch", "seq", "generate", "all_logits", "dtype", "weights", "cache_type", "attention",
-    ];
+    const OPTIONS: [&str; 8] =
+        ["batch", "seq", "generate", "all_logits", "dtype", "weights", "cache_type", "attention"];
     given.iter().any(|id| OPTIONS.contains(&id.as_str()))
 }
 

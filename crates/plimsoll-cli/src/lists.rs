@@ -39,7 +39,8 @@ pub fn models(args: &ListArgs) -> Result<Exit, CliError> {
         output::print(&output::json(&rows)?)?;
         return Ok(Exit::Success);
     }
-    let mut table = table(&["MODEL", "PARAMETERS", "ACTIVE", "POSITIONS", "FAMILY", "DATE"], &[1, 2, 3]);
+    let mut table =
+        table(&["MODEL", "PARAMETERS", "ACTIVE", "POSITIONS", "FAMILY", "DATE"], &[1, 2, 3]);
     for row in &rows {
         table.add_row([
             row.name.to_owned(),
@@ -64,7 +65,8 @@ pub fn gpus(args: &ListArgs) -> Result<Exit, CliError> {
         output::print(&output::json(&rows)?)?;
         return Ok(Exit::Success);
     }
-    let mut table = table(&["GPU", "USABLE", "PRINTED", "GB/S", "TFLOP/S", "TARGET", "NAME"], &[1, 2, 3, 4]);
+    let mut table =
+        table(&["GPU", "USABLE", "PRINTED", "GB/S", "TFLOP/S", "TARGET", "NAME"], &[1, 2, 3, 4]);
     for row in &rows {
         table.add_row([
             row.id.to_owned(),

@@ -74,7 +74,12 @@ fn categories(out: &mut String, r: &Response) {
     let mut table = lists::table(&["", "AT THE PEAK", "BYTES", "SHARE"], &[2, 3]);
     for row in &r.categories {
         let letter = bar::letter(row.category).to_string();
-        table.add_row([letter, row.label.to_owned(), row.bytes.to_string(), share(row.bytes, r.peak.device)]);
+        table.add_row([
+            letter,
+            row.label.to_owned(),
+            row.bytes.to_string(),
+            share(row.bytes, r.peak.device),
+        ]);
     }
     let place = match (&r.peak_phase, &r.peak_module) {
         (Some(phase), Some(module)) => format!("in {phase}, {module}"),
@@ -99,7 +104,8 @@ fn share(part: Bytes, whole: Bytes) -> String {
     if whole.is_zero() {
         return String::new();
     }
-    let percent = (u128::from(part.get()) * 100 + u128::from(whole.get()) / 2) / u128::from(whole.get());
+    let percent =
+        (u128::from(part.get()) * 100 + u128::from(whole.get()) / 2) / u128::from(whole.get());
     if percent == 0 { "< 1 %".to_owned() } else { format!("{percent} %") }
 }
 
@@ -136,7 +142,8 @@ fn search(out: &mut String, r: &Response, width: usize) {
         None => format!("{} {}: {}", s.option, s.next, s.why),
     };
     let _ = writeln!(out, "{HEAD}search{HEAD:#}");
-    let _ = writeln!(out, "{}", wrap(&format!("  {answer} ({} estimates)", s.evaluated), width, 0, 4));
+    let _ =
+        writeln!(out, "{}", wrap(&format!("  {answer} ({} estimates)", s.evaluated), width, 0, 4));
     let _ = writeln!(out, "{}\n", wrap(&format!("  {next}"), width, 0, 4));
 }
 
@@ -147,7 +154,11 @@ fn changes(out: &mut String, r: &Response, width: usize) {
         }
         return;
     }
-    let title = if r.fits { "nearest changes that would surely fit" } else { "nearest changes that would fit" };
+    let title = if r.fits {
+        "nearest changes that would surely fit"
+    } else {
+        "nearest changes that would fit"
+    };
     let _ = writeln!(out, "{HEAD}{title}{HEAD:#}, least change first");
     let mut table = lists::table(&["NEEDED", "OF", "OPTIONS", ""], &[0, 1]);
     let labels = r.changes.iter().map(|c| c.label.chars().count()).max().unwrap_or(0);
@@ -185,7 +196,8 @@ fn assumptions(out: &mut String, r: &Response, width: usize) {
     let _ = writeln!(out, "{HEAD}assumed{HEAD:#}");
     for a in &r.assumptions {
         let option = if a.option.is_empty() { String::new() } else { format!(" ({})", a.option) };
-        let _ = writeln!(out, "{}", wrap(&format!("  {}: {}{option}", a.about, a.value), width, 0, 4));
+        let _ =
+            writeln!(out, "{}", wrap(&format!("  {}: {}{option}", a.about, a.value), width, 0, 4));
     }
 }
 
@@ -231,7 +243,9 @@ mod tests {
 
     #[test]
     fn shares_round_half_up() {
-        for (part, whole, text) in [(1, 2, "50 %"), (1, 3, "33 %"), (0, 7, "< 1 %"), (7, 7, "100 %"), (1, 0, "")] {
+        for (part, whole, text) in
+            [(1, 2, "50 %"), (1, 3, "33 %"), (0, 7, "< 1 %"), (7, 7, "100 %"), (1, 0, "")]
+        {
             assert_eq!(share(Bytes::new(part), Bytes::new(whole)), text);
         }
     }

@@ -67,8 +67,14 @@ fn errors_name_the_value_and_the_cure() {
         ("option-without-workload", "estimate llama-3.1-8b --optimizer adamw --gpu h100-80g"),
         ("rank-without-lora", "estimate llama-3.1-8b --train --rank 8 --gpu h100-80g"),
         ("zero-batch", "estimate llama-3.1-8b --train --batch 0 --gpu h100-80g"),
-        ("absurd-batch", "estimate llama-3.1-8b --train --batch 99999999999999999999 --gpu h100-80g"),
-        ("huge-batch", "estimate llama-3.1-8b --train --batch 900000000000 --seq 900000000000 --gpu h100-80g"),
+        (
+            "absurd-batch",
+            "estimate llama-3.1-8b --train --batch 99999999999999999999 --gpu h100-80g",
+        ),
+        (
+            "huge-batch",
+            "estimate llama-3.1-8b --train --batch 900000000000 --seq 900000000000 --gpu h100-80g",
+        ),
         ("tp-does-not-divide", "estimate llama-3.1-8b --train --tp 3 --gpu h100-80g*3"),
         ("more-ranks-than-gpus", "estimate llama-3.1-8b --train --tp 4 --gpu h100-80g*2"),
         ("impossible-free", "estimate llama-3.1-8b --train --gpu h100-80g --free 90GiB"),
@@ -126,8 +132,18 @@ fn json_is_deterministic_and_complete() {
     let value: serde_json::Value = serde_json::from_slice(&a.stdout).unwrap();
     assert_eq!(value["schema"], "plimsoll.estimate/1");
     for pointer in [
-        "/fits", "/capacity", "/peak/allocated", "/peak/reserved", "/peak/device", "/interval/low",
-        "/interval/high", "/terms", "/assumptions", "/diagnostics", "/margin", "/categories",
+        "/fits",
+        "/capacity",
+        "/peak/allocated",
+        "/peak/reserved",
+        "/peak/device",
+        "/interval/low",
+        "/interval/high",
+        "/terms",
+        "/assumptions",
+        "/diagnostics",
+        "/margin",
+        "/categories",
     ] {
         assert!(value.pointer(pointer).is_some_and(|v| !v.is_null()), "{pointer}");
     }
@@ -156,7 +172,10 @@ fn damaged_files_never_panic() {
     let bodies: [(&str, &[u8]); 8] = [
         ("empty.gguf", b""),
         ("magic.gguf", b"GGUF"),
-        ("huge.gguf", b"GGUF\x03\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"),
+        (
+            "huge.gguf",
+            b"GGUF\x03\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+        ),
         ("header.safetensors", b"\xff\0\0\0\0\0\0\0{"),
         ("config.json", b"{\"model_type\": \"llama\", \"hidden_size\": 18446744073709551615}"),
         ("array.json", b"[1, 2]"),
@@ -204,7 +223,10 @@ fn options_in_reports_exist() {
         }
         for word in texts.iter().flat_map(|t| t.split([' ', ',', ';', '(', ')'])) {
             if word.starts_with("--") {
-                assert!(help.contains(word) || word == "--llama-build", "{word} of `{line}` does not exist");
+                assert!(
+                    help.contains(word) || word == "--llama-build",
+                    "{word} of `{line}` does not exist"
+                );
             }
         }
     }

@@ -46,10 +46,9 @@ fn refused(error: EstimateError) -> EngineError {
                 reason: format!("{reason}; {cure}"),
             }
         }
-        other => EngineError::Unsupported {
-            what: "this request".to_owned(),
-            reason: other.to_string(),
-        },
+        other => {
+            EngineError::Unsupported { what: "this request".to_owned(), reason: other.to_string() }
+        }
     }
 }
 

@@ -57,9 +57,7 @@ pub(crate) fn nearest(job: &Job, certain: bool) -> Vec<Change> {
             found.extend(first_pair(job, a, b, &mut budget));
         }
     }
-    found.sort_by(|a, b| {
-        (a.cost, a.device, &a.options).cmp(&(b.cost, b.device, &b.options))
-    });
+    found.sort_by(|a, b| (a.cost, a.device, &a.options).cmp(&(b.cost, b.device, &b.options)));
     found.truncate(LISTED);
     found
         .into_iter()

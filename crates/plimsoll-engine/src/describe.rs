@@ -172,9 +172,15 @@ pub(crate) fn assumptions(job: &Job, request: &Request) -> Vec<Assumption> {
             Some(Workload::Serving(_)) => ("llama.cpp", "the model is a GGUF file"),
             _ => ("inference in plain PyTorch", "nothing else was asked"),
         };
-        list.push(assume("workload", value.to_owned(), reason, "--train, --finetune, --infer, --engine"));
+        list.push(assume(
+            "workload",
+            value.to_owned(),
+            reason,
+            "--train, --finetune, --infer, --engine",
+        ));
     }
-    if let (Some(model), Some(Workload::Serving(Serving::LlamaCpp(_)))) = (&job.model, &job.workload)
+    if let (Some(model), Some(Workload::Serving(Serving::LlamaCpp(_)))) =
+        (&job.model, &job.workload)
         && model.source != "gguf"
         && let Some(main) = model.weights.iter().max_by_key(|t| t.bytes)
     {

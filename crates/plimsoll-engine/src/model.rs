@@ -5,14 +5,14 @@ use std::io::{self, Read, Seek};
 use std::sync::Arc;
 
 use plimsoll_catalog::models;
-use plimsoll_formats::gguf::{self, GgufFile};
-use plimsoll_formats::hf_config::{self, Weights};
-use plimsoll_formats::sniff::{self, FileKind};
-use plimsoll_formats::safetensors::{self, SafetensorsHeader};
-use plimsoll_formats::torch_checkpoint::{self, Checkpoint};
-use plimsoll_formats::{TensorInfo, index};
 use plimsoll_estimate::tensor_parallel::StoredBytes;
 use plimsoll_estimate::weights::StoredTensor;
+use plimsoll_formats::gguf::{self, GgufFile};
+use plimsoll_formats::hf_config::{self, Weights};
+use plimsoll_formats::safetensors::{self, SafetensorsHeader};
+use plimsoll_formats::sniff::{self, FileKind};
+use plimsoll_formats::torch_checkpoint::{self, Checkpoint};
+use plimsoll_formats::{TensorInfo, index};
 use plimsoll_model::{Architecture, Inventory, hf, inventory};
 use plimsoll_units::Bytes;
 use serde::de::Error as _;
@@ -232,7 +232,10 @@ impl ModelInput {
             } else {
                 "the folder holds no config.json, .safetensors, .gguf or torch checkpoint"
             };
-            return Err(EngineError::ModelInput { name: label.to_owned(), message: message.to_owned() });
+            return Err(EngineError::ModelInput {
+                name: label.to_owned(),
+                message: message.to_owned(),
+            });
         }
         Ok(input)
     }

@@ -105,8 +105,7 @@ fn training(job: &Job, t: &Training) -> Vec<Move> {
 }
 
 fn kernels(t: &Training) -> Vec<Level> {
-    let slow =
-        matches!(t.attention, AttentionKernel::Eager | AttentionKernel::SdpaMath);
+    let slow = matches!(t.attention, AttentionKernel::Eager | AttentionKernel::SdpaMath);
     if !slow {
         return Vec::new();
     }
@@ -133,7 +132,10 @@ fn loss(job: &Job, t: &Training) -> Vec<Level> {
 
 fn optimizer_form(job: &Job, t: &Training) -> Vec<Level> {
     let mut levels = Vec::new();
-    let adam = matches!(t.optimizer, Optimizer::Adam | Optimizer::AdamW | Optimizer::Sgd | Optimizer::Momentum);
+    let adam = matches!(
+        t.optimizer,
+        Optimizer::Adam | Optimizer::AdamW | Optimizer::Sgd | Optimizer::Momentum
+    );
     if adam && t.optimizer_form == OptimizerForm::Foreach {
         levels.push(train(1, "fused optimizer", "--optimizer-form fused", |t| {
             t.optimizer_form = OptimizerForm::Fused;
@@ -272,7 +274,10 @@ fn adapters(t: &Training) -> Vec<Level> {
 
 fn inference(job: &Job) -> Vec<Move> {
     let Some(Workload::Inference(now)) = job.workload.clone() else { return Vec::new() };
-    let set = |cost, label: String, options: String, change: Box<dyn Fn(&mut plimsoll_estimate::request::Inference)>| {
+    let set = |cost,
+               label: String,
+               options: String,
+               change: Box<dyn Fn(&mut plimsoll_estimate::request::Inference)>| {
         level(cost, label, options, move |job| match &mut job.workload {
             Some(Workload::Inference(i)) => {
                 change(i);
@@ -283,7 +288,9 @@ fn inference(job: &Job) -> Vec<Move> {
     };
     let mut moves = Vec::new();
     if now.attention == AttentionKernel::Eager {
-        let sdpa = Box::new(|i: &mut plimsoll_estimate::request::Inference| i.attention = AttentionKernel::Sdpa);
+        let sdpa = Box::new(|i: &mut plimsoll_estimate::request::Inference| {
+            i.attention = AttentionKernel::Sdpa
+        });
         moves.push(vec![set(1, "SDPA attention".into(), "--attention sdpa".into(), sdpa)]);
     }
     if now.weights.is_none() {
@@ -292,7 +299,9 @@ fn inference(job: &Job) -> Vec<Move> {
                 .into_iter()
                 .map(|(cost, word, dtype)| {
                     let label = format!("{word} weights");
-                    let change = Box::new(move |i: &mut plimsoll_estimate::request::Inference| i.weights = Some(dtype));
+                    let change = Box::new(move |i: &mut plimsoll_estimate::request::Inference| {
+                        i.weights = Some(dtype)
+                    });
                     set(cost, label, format!("--weights {word}"), change)
                 })
                 .collect(),
@@ -312,7 +321,8 @@ fn inference(job: &Job) -> Vec<Move> {
     let ranks = std::iter::successors(Some(now.tensor * 2), |n| Some(n * 2))
         .take_while(|n| *n <= devices)
         .map(|n| {
-            let change = Box::new(move |i: &mut plimsoll_estimate::request::Inference| i.tensor = n);
+            let change =
+                Box::new(move |i: &mut plimsoll_estimate::request::Inference| i.tensor = n);
             set(2, format!("{n} tensor-parallel ranks"), format!("--tp {n}"), change)
         });
     moves.push(ranks.collect());
@@ -331,7 +341,12 @@ fn llama_cpp(job: &Job, now: &LlamaCpp) -> Vec<Move> {
     };
     let mut moves = Vec::new();
     if !now.flash_attention {
-        moves.push(vec![set(1, "flash attention".into(), "--flash-attn on".into(), Box::new(|l| l.flash_attention = true))]);
+        moves.push(vec![set(
+            1,
+            "flash attention".into(),
+            "--flash-attn on".into(),
+            Box::new(|l| l.flash_attention = true),
+        )]);
     }
     if now.cache_k == DType::F16 && now.cache_v == DType::F16 {
         let caches = [(3, "q8_0", DType::Q8_0), (5, "q4_0", DType::Q4_0)];
@@ -380,13 +395,24 @@ fn on_the_host(job: &Job, now: &LlamaCpp, set: &SetLlama<'_>) -> Vec<Level> {
             if mixture {
                 (n > now.offload.cpu_moe_layers).then(|| {
                     let change = Box::new(move |l: &mut LlamaCpp| l.offload.cpu_moe_layers = n);
-                    set(5, format!("experts of {n} layers on the host"), format!("--n-cpu-moe {n}"), change)
+                    set(
+                        5,
+                        format!("experts of {n} layers on the host"),
+                        format!("--n-cpu-moe {n}"),
+                        change,
+                    )
                 })
             } else {
                 let kept = layers - n;
                 (now.offload.gpu_layers.is_none_or(|have| kept < have)).then(|| {
-                    let change = Box::new(move |l: &mut LlamaCpp| l.offload.gpu_layers = Some(kept));
-                    set(7, format!("{n} of {layers} layers on the host"), format!("--ngl {kept}"), change)
+                    let change =
+                        Box::new(move |l: &mut LlamaCpp| l.offload.gpu_layers = Some(kept));
+                    set(
+                        7,
+                        format!("{n} of {layers} layers on the host"),
+                        format!("--ngl {kept}"),
+                        change,
+                    )
                 })
             }
         })
@@ -405,25 +431,56 @@ fn vllm(now: &Vllm) -> Vec<Move> {
     };
     let mut moves = Vec::new();
     if !now.enforce_eager {
-        moves.push(vec![set(3, "no CUDA graphs".into(), "--enforce-eager".into(), Box::new(|v| v.enforce_eager = true))]);
+        moves.push(vec![set(
+            3,
+            "no CUDA graphs".into(),
+            "--enforce-eager".into(),
+            Box::new(|v| v.enforce_eager = true),
+        )]);
     }
     if now.utilization_permille.is_none_or(|u| u < 950) {
-        moves.push(vec![set(2, "95 % of the memory".into(), "--gpu-memory-utilization 0.95".into(), Box::new(|v| v.utilization_permille = Some(950)))]);
+        moves.push(vec![set(
+            2,
+            "95 % of the memory".into(),
+            "--gpu-memory-utilization 0.95".into(),
+            Box::new(|v| v.utilization_permille = Some(950)),
+        )]);
     }
     if now.utilization_permille.is_none_or(|u| u > 850) {
-        moves.push(vec![set(3, "85 % of the memory".into(), "--gpu-memory-utilization 0.85".into(), Box::new(|v| v.utilization_permille = Some(850)))]);
+        moves.push(vec![set(
+            3,
+            "85 % of the memory".into(),
+            "--gpu-memory-utilization 0.85".into(),
+            Box::new(|v| v.utilization_permille = Some(850)),
+        )]);
     }
     if now.cache.is_none() {
-        moves.push(vec![set(4, "fp8 KV cache".into(), "--kv-cache-dtype fp8".into(), Box::new(|v| v.cache = Some(DType::F8E4M3)))]);
+        moves.push(vec![set(
+            4,
+            "fp8 KV cache".into(),
+            "--kv-cache-dtype fp8".into(),
+            Box::new(|v| v.cache = Some(DType::F8E4M3)),
+        )]);
     }
     if now.weights.is_none() {
-        moves.push(vec![set(6, "fp8 weights".into(), "--weights fp8".into(), Box::new(|v| v.weights = Some(DType::F8E4M3)))]);
+        moves.push(vec![set(
+            6,
+            "fp8 weights".into(),
+            "--weights fp8".into(),
+            Box::new(|v| v.weights = Some(DType::F8E4M3)),
+        )]);
     }
     let lengths = [131_072u64, 65_536, 32_768, 16_384, 8_192, 4_096, 2_048];
-    let shorter = lengths.into_iter().filter(|n| now.max_model_len.is_none_or(|now| *n < now)).map(|n| {
-        let change = Box::new(move |v: &mut Vllm| v.max_model_len = Some(n));
-        set(5, format!("sequences of at most {n} tokens"), format!("--max-model-len {n}"), change)
-    });
+    let shorter =
+        lengths.into_iter().filter(|n| now.max_model_len.is_none_or(|now| *n < now)).map(|n| {
+            let change = Box::new(move |v: &mut Vllm| v.max_model_len = Some(n));
+            set(
+                5,
+                format!("sequences of at most {n} tokens"),
+                format!("--max-model-len {n}"),
+                change,
+            )
+        });
     moves.push(shorter.collect());
     let seqs = [128u64, 64, 32, 16, 8];
     let fewer = seqs.into_iter().filter(|n| now.max_num_seqs.is_none_or(|now| *n < now)).map(|n| {
@@ -432,10 +489,13 @@ fn vllm(now: &Vllm) -> Vec<Move> {
     });
     moves.push(fewer.collect());
     let tokens = [4_096u64, 2_048, 1_024];
-    let smaller = tokens.into_iter().filter(|n| now.max_num_batched_tokens.is_none_or(|now| *n < now)).map(|n| {
-        let change = Box::new(move |v: &mut Vllm| v.max_num_batched_tokens = Some(n));
-        set(3, format!("{n} tokens per step"), format!("--max-num-batched-tokens {n}"), change)
-    });
+    let smaller = tokens
+        .into_iter()
+        .filter(|n| now.max_num_batched_tokens.is_none_or(|now| *n < now))
+        .map(|n| {
+            let change = Box::new(move |v: &mut Vllm| v.max_num_batched_tokens = Some(n));
+            set(3, format!("{n} tokens per step"), format!("--max-num-batched-tokens {n}"), change)
+        });
     moves.push(smaller.collect());
     moves.into_iter().map(|levels| Move { levels }).collect()
 }
@@ -452,20 +512,46 @@ fn sglang(now: &Sglang) -> Vec<Move> {
     };
     let mut moves = Vec::new();
     if now.cache.is_none() {
-        moves.push(vec![set(4, "fp8 KV cache".into(), "--kv-cache-dtype fp8".into(), Box::new(|s| s.cache = Some(DType::F8E5M2)))]);
+        moves.push(vec![set(
+            4,
+            "fp8 KV cache".into(),
+            "--kv-cache-dtype fp8".into(),
+            Box::new(|s| s.cache = Some(DType::F8E5M2)),
+        )]);
     }
     if now.weights.is_none() {
-        moves.push(vec![set(6, "fp8 weights".into(), "--weights fp8".into(), Box::new(|s| s.weights = Some(DType::F8E4M3)))]);
+        moves.push(vec![set(
+            6,
+            "fp8 weights".into(),
+            "--weights fp8".into(),
+            Box::new(|s| s.weights = Some(DType::F8E4M3)),
+        )]);
     }
-    let fractions = [900u64, 850, 800].into_iter().filter(|n| now.static_permille.is_none_or(|now| *n != now)).map(|n| {
-        let change = Box::new(move |s: &mut Sglang| s.static_permille = Some(n));
-        set(3, format!("{} % of the memory for weights and cache", n / 10), format!("--mem-fraction-static {}", crate::quantity::Fraction { permille: n }), change)
-    });
+    let fractions = [900u64, 850, 800]
+        .into_iter()
+        .filter(|n| now.static_permille.is_none_or(|now| *n != now))
+        .map(|n| {
+            let change = Box::new(move |s: &mut Sglang| s.static_permille = Some(n));
+            set(
+                3,
+                format!("{} % of the memory for weights and cache", n / 10),
+                format!("--mem-fraction-static {}", crate::quantity::Fraction { permille: n }),
+                change,
+            )
+        });
     moves.push(fractions.collect());
-    let chunks = [4_096u64, 2_048].into_iter().filter(|n| now.chunked_prefill.is_none_or(|now| *n < now)).map(|n| {
-        let change = Box::new(move |s: &mut Sglang| s.chunked_prefill = Some(n));
-        set(3, format!("prefill in chunks of {n} tokens"), format!("--chunked-prefill-size {n}"), change)
-    });
+    let chunks = [4_096u64, 2_048]
+        .into_iter()
+        .filter(|n| now.chunked_prefill.is_none_or(|now| *n < now))
+        .map(|n| {
+            let change = Box::new(move |s: &mut Sglang| s.chunked_prefill = Some(n));
+            set(
+                3,
+                format!("prefill in chunks of {n} tokens"),
+                format!("--chunked-prefill-size {n}"),
+                change,
+            )
+        });
     moves.push(chunks.collect());
     moves.into_iter().map(|levels| Move { levels }).collect()
 }
@@ -490,7 +576,8 @@ fn bigger_machine(job: &Job) -> Move {
 
 /// Two, four or eight of the same GPU.
 fn more_machines(job: &Job) -> Move {
-    let single = job.machine.count == 1 && job.machine.slice.is_none() && job.machine.free.is_none();
+    let single =
+        job.machine.count == 1 && job.machine.slice.is_none() && job.machine.free.is_none();
     if !single {
         return Move { levels: Vec::new() };
     }
@@ -499,8 +586,12 @@ fn more_machines(job: &Job) -> Move {
     let levels = counts.into_iter().filter_map(|n| {
         let text = format!("{label_of}*{n}");
         let (options, label) = match &job.workload {
-            Some(Workload::Training(_)) => (format!("--gpu '{text}' --fsdp"), format!("FSDP over {n} GPUs")),
-            Some(Workload::Serving(Serving::LlamaCpp(_))) => (format!("--gpu '{text}'"), format!("{n} GPUs")),
+            Some(Workload::Training(_)) => {
+                (format!("--gpu '{text}' --fsdp"), format!("FSDP over {n} GPUs"))
+            }
+            Some(Workload::Serving(Serving::LlamaCpp(_))) => {
+                (format!("--gpu '{text}'"), format!("{n} GPUs"))
+            }
             Some(_) => (format!("--gpu '{text}' --tp {n}"), format!("{n} tensor-parallel GPUs")),
             None => return None,
         };

@@ -21,7 +21,9 @@ pub fn picture(response: &Response) -> String {
             let footprint = replay(timeline, &PyTorchConfig::default());
             plot::figure(&data(PlotData::from_footprint(&footprint)))
         }
-        None => plot::peak_bar(&data(PlotData { peak: Some(peak(response)), ..PlotData::default() })),
+        None => {
+            plot::peak_bar(&data(PlotData { peak: Some(peak(response)), ..PlotData::default() }))
+        }
     }
 }
 

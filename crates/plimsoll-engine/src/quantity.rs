@@ -105,9 +105,8 @@ impl Serialize for Fraction {
 impl<'de> Deserialize<'de> for Fraction {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = f64::deserialize(deserializer)?;
-        Fraction::from_f64(value).ok_or_else(|| {
-            serde::de::Error::custom(ParseFractionError { text: value.to_string() })
-        })
+        Fraction::from_f64(value)
+            .ok_or_else(|| serde::de::Error::custom(ParseFractionError { text: value.to_string() }))
     }
 }
 
@@ -177,7 +176,8 @@ impl<'de> Deserialize<'de> for Release {
 ///
 /// A sentence that says what is accepted.
 pub fn parse_count(text: &str) -> Result<u64, String> {
-    let fail = || format!("`{text}` is not a count; write a whole number such as 4096, or 32k for 32768");
+    let fail =
+        || format!("`{text}` is not a count; write a whole number such as 4096, or 32k for 32768");
     let trimmed = text.trim().replace('_', "");
     let (digits, scale) = match trimmed.to_ascii_lowercase().strip_suffix(['k', 'm']) {
         Some(digits) if trimmed.ends_with(['k', 'K']) => (digits.to_owned(), 1024),
@@ -244,7 +244,8 @@ mod tests {
         for (text, n) in [("4096", 4096), ("32k", 32768), ("1M", 1 << 20), ("1_000", 1000)] {
             assert_eq!(parse_count(text), Ok(n), "{text}");
         }
-        for bad in ["", "k", "-1", "1.5k", "4 096", "99999999999999999999", "18446744073709551615k"] {
+        for bad in ["", "k", "-1", "1.5k", "4 096", "99999999999999999999", "18446744073709551615k"]
+        {
             assert!(parse_count(bad).is_err(), "{bad}");
         }
     }
@@ -267,7 +268,9 @@ mod tests {
 
     #[test]
     fn fractions_are_thousandths() {
-        for (text, permille, printed) in [("0.9", 900, "0.9"), ("0.925", 925, "0.925"), ("1", 1000, "1.0")] {
+        for (text, permille, printed) in
+            [("0.9", 900, "0.9"), ("0.925", 925, "0.925"), ("1", 1000, "1.0")]
+        {
             let fraction = text.parse::<Fraction>().unwrap();
             assert_eq!((fraction.permille, fraction.to_string().as_str()), (permille, printed));
         }

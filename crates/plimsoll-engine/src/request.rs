@@ -385,4 +385,3 @@ options! {
         offload: Vec<String>,
     }
 }
-

@@ -62,7 +62,8 @@ pub fn estimate(request: &Request) -> Result<Response, EngineError> {
     let estimate = job.estimate()?;
     let judgement = job.judge(&estimate);
     let wanted = request.changes && !judgement.verdict.certainly_fits();
-    let changes = if wanted { changes::nearest(&job, judgement.verdict.fits()) } else { Vec::new() };
+    let changes =
+        if wanted { changes::nearest(&job, judgement.verdict.fits()) } else { Vec::new() };
     let mut response = assemble(&job, estimate, request);
     response.fits = judgement.verdict.fits();
     response.verdict = judgement.verdict;
@@ -183,10 +184,7 @@ fn assemble(job: &Job, estimate: Estimate, request: &Request) -> Response {
             })
             .collect(),
         host: estimate.host,
-        request: Summary {
-            workload: describe::workload(job),
-            strategy: describe::strategy(job),
-        },
+        request: Summary { workload: describe::workload(job), strategy: describe::strategy(job) },
         model: job.model.as_ref().map(|m| m.summary()),
         machine: machine::summary(&job.machine),
         figures: estimate
@@ -258,61 +256,105 @@ fn find_target(job: &Job, find: Find) -> Result<Target, EngineError> {
         ))
     };
     match (&job.workload, find) {
-        (Some(Workload::Training(_)), Find::Batch) => Ok(target("--batch", |w, n| {
-            if let Workload::Training(t) = w {
-                t.batch = n;
-            }
-        }, false)),
-        (Some(Workload::Training(_)), Find::Sequence | Find::Context) => Ok(target("--seq", |w, n| {
-            if let Workload::Training(t) = w {
-                t.sequence = n;
-            }
-        }, true)),
+        (Some(Workload::Training(_)), Find::Batch) => Ok(target(
+            "--batch",
+            |w, n| {
+                if let Workload::Training(t) = w {
+                    t.batch = n;
+                }
+            },
+            false,
+        )),
+        (Some(Workload::Training(_)), Find::Sequence | Find::Context) => Ok(target(
+            "--seq",
+            |w, n| {
+                if let Workload::Training(t) = w {
+                    t.sequence = n;
+                }
+            },
+            true,
+        )),
         (Some(Workload::Training(_)), _) => unsupported("batch, seq"),
-        (Some(Workload::Inference(_)), Find::Batch | Find::Concurrency) => Ok(target("--batch", |w, n| {
-            if let Workload::Inference(i) = w {
-                i.batch = n;
-            }
-        }, false)),
-        (Some(Workload::Inference(_)), Find::Sequence | Find::Context) => Ok(target("--seq", |w, n| {
-            if let Workload::Inference(i) = w {
-                i.prompt = n;
-            }
-        }, true)),
-        (Some(Workload::Serving(Serving::LlamaCpp(_))), Find::Context | Find::Sequence) => Ok(target("--ctx", |w, n| {
-            if let Workload::Serving(Serving::LlamaCpp(l)) = w {
-                l.context = Some(n);
-            }
-        }, true)),
-        (Some(Workload::Serving(Serving::LlamaCpp(_))), Find::Batch) => Ok(target("--ubatch", |w, n| {
-            if let Workload::Serving(Serving::LlamaCpp(l)) = w {
-                l.ubatch = n;
-                l.batch = l.batch.max(n);
-            }
-        }, false)),
-        (Some(Workload::Serving(Serving::LlamaCpp(_))), Find::Concurrency) => Ok(target("--np", |w, n| {
-            if let Workload::Serving(Serving::LlamaCpp(l)) = w {
-                // The context is shared by the sequences: each keeps what one has now.
-                let each = l.context.map(|c| c / l.sequences.max(1));
-                l.sequences = n;
-                l.context = each.map(|c| c.saturating_mul(n));
-            }
-        }, false)),
-        (Some(Workload::Serving(Serving::Vllm(_))), Find::Context | Find::Sequence) => Ok(target("--max-model-len", |w, n| {
-            if let Workload::Serving(Serving::Vllm(v)) = w {
-                v.max_model_len = Some(n);
-            }
-        }, true)),
-        (Some(Workload::Serving(Serving::Vllm(_))), Find::Concurrency | Find::Batch) => Ok(target("--max-num-seqs", |w, n| {
-            if let Workload::Serving(Serving::Vllm(v)) = w {
-                v.max_num_seqs = Some(n);
-            }
-        }, false)),
-        (Some(Workload::Serving(Serving::Sglang(_))), Find::Context | Find::Sequence) => Ok(target("--context-length", |w, n| {
-            if let Workload::Serving(Serving::Sglang(s)) = w {
-                s.context = Some(n);
-            }
-        }, true)),
+        (Some(Workload::Inference(_)), Find::Batch | Find::Concurrency) => Ok(target(
+            "--batch",
+            |w, n| {
+                if let Workload::Inference(i) = w {
+                    i.batch = n;
+                }
+            },
+            false,
+        )),
+        (Some(Workload::Inference(_)), Find::Sequence | Find::Context) => Ok(target(
+            "--seq",
+            |w, n| {
+                if let Workload::Inference(i) = w {
+                    i.prompt = n;
+                }
+            },
+            true,
+        )),
+        (Some(Workload::Serving(Serving::LlamaCpp(_))), Find::Context | Find::Sequence) => {
+            Ok(target(
+                "--ctx",
+                |w, n| {
+                    if let Workload::Serving(Serving::LlamaCpp(l)) = w {
+                        l.context = Some(n);
+                    }
+                },
+                true,
+            ))
+        }
+        (Some(Workload::Serving(Serving::LlamaCpp(_))), Find::Batch) => Ok(target(
+            "--ubatch",
+            |w, n| {
+                if let Workload::Serving(Serving::LlamaCpp(l)) = w {
+                    l.ubatch = n;
+                    l.batch = l.batch.max(n);
+                }
+            },
+            false,
+        )),
+        (Some(Workload::Serving(Serving::LlamaCpp(_))), Find::Concurrency) => Ok(target(
+            "--np",
+            |w, n| {
+                if let Workload::Serving(Serving::LlamaCpp(l)) = w {
+                    // The context is shared by the sequences: each keeps what one has now.
+                    let each = l.context.map(|c| c / l.sequences.max(1));
+                    l.sequences = n;
+                    l.context = each.map(|c| c.saturating_mul(n));
+                }
+            },
+            false,
+        )),
+        (Some(Workload::Serving(Serving::Vllm(_))), Find::Context | Find::Sequence) => Ok(target(
+            "--max-model-len",
+            |w, n| {
+                if let Workload::Serving(Serving::Vllm(v)) = w {
+                    v.max_model_len = Some(n);
+                }
+            },
+            true,
+        )),
+        (Some(Workload::Serving(Serving::Vllm(_))), Find::Concurrency | Find::Batch) => Ok(target(
+            "--max-num-seqs",
+            |w, n| {
+                if let Workload::Serving(Serving::Vllm(v)) = w {
+                    v.max_num_seqs = Some(n);
+                }
+            },
+            false,
+        )),
+        (Some(Workload::Serving(Serving::Sglang(_))), Find::Context | Find::Sequence) => {
+            Ok(target(
+                "--context-length",
+                |w, n| {
+                    if let Workload::Serving(Serving::Sglang(s)) = w {
+                        s.context = Some(n);
+                    }
+                },
+                true,
+            ))
+        }
         (Some(_), _) => unsupported("ctx"),
         (None, _) => unsupported("nothing: a search needs a model"),
     }
@@ -333,7 +375,9 @@ fn run_search(job: &Job, find: Find) -> Result<Search, EngineError> {
         let estimate = match tried.estimate() {
             Ok(estimate) => estimate,
             // Sizes beyond 64 bits are too large to fit; every other error is one.
-            Err(EngineError::TooLarge) => return Ok((false, (None, "more than 16 EiB".to_owned()))),
+            Err(EngineError::TooLarge) => {
+                return Ok((false, (None, "more than 16 EiB".to_owned())));
+            }
             Err(error) => return Err(error),
         };
         let mut judgement = tried.judge(&estimate);
@@ -387,11 +431,7 @@ pub fn all_gpus(request: &Request) -> Result<Vec<GpuOutcome>, EngineError> {
         None => 1,
     };
     let first = plimsoll_catalog::gpus::gpus().next().map(|g| g.id.clone()).unwrap_or_default();
-    let base = Request {
-        machine: Some(format!("{first}*{count}")),
-        free: None,
-        ..request.clone()
-    };
+    let base = Request { machine: Some(format!("{first}*{count}")), free: None, ..request.clone() };
     let job = resolve(&base)?;
     let mut outcomes = Vec::new();
     for gpu in plimsoll_catalog::gpus::gpus() {

@@ -2,12 +2,12 @@
 //! contradicts something else is refused with the cure.
 
 use plimsoll_estimate::request::{
-    Inference, LlamaCpp, Lora, LoraServing, Method, Offload, OffloadPlan, Precision,
-    Reinforcement, Serving, Sglang, Strategy, Training, Version, Vllm, WeightQuantization,
-    Workload, ZeroStage,
+    Inference, LlamaCpp, Lora, LoraServing, Method, Offload, OffloadPlan, Precision, Reinforcement,
+    Serving, Sglang, Strategy, Training, Version, Vllm, WeightQuantization, Workload, ZeroStage,
 };
 use plimsoll_units::{Bytes, DType};
 
+use crate::Choice;
 use crate::choices::{FinetuneMethod, RlRecipe, WeightType};
 use crate::error::EngineError;
 use crate::quantity::{Dtype, Release};
@@ -15,7 +15,6 @@ use crate::request::{
     InferRequest, LlamaCppRequest, SglangRequest, StrategyRequest, TrainRequest, VllmRequest,
     WorkloadRequest,
 };
-use crate::Choice;
 
 /// The largest count that any size may have; far beyond every run, small enough that products stay meaningful.
 const MAX_COUNT: u64 = 1 << 40;
@@ -69,7 +68,9 @@ fn ranks(strategy: &StrategyRequest, devices: u64) -> Result<(u64, u64), EngineE
     if needed > devices {
         return Err(EngineError::value(
             "--tp",
-            format!("{tensor} x {pipeline} ranks need {needed} GPUs, the machine has {devices}; write --gpu NAME*{needed}"),
+            format!(
+                "{tensor} x {pipeline} ranks need {needed} GPUs, the machine has {devices}; write --gpu NAME*{needed}"
+            ),
         ));
     }
     Ok((tensor, pipeline))
@@ -94,9 +95,10 @@ fn serving_only(s: &StrategyRequest, what: &str) -> Result<(), EngineError> {
         ("--offload", !s.offload.is_empty()),
     ];
     match given.iter().find(|(_, set)| *set) {
-        Some((option, _)) => {
-            Err(EngineError::value(*option, format!("it belongs to training and means nothing for {what}")))
-        }
+        Some((option, _)) => Err(EngineError::value(
+            *option,
+            format!("it belongs to training and means nothing for {what}"),
+        )),
         None => Ok(()),
     }
 }
@@ -157,7 +159,10 @@ fn method(t: &TrainRequest) -> Result<Method, EngineError> {
             ("--weights", t.weights.is_some()),
         ];
         if let Some((option, _)) = adapter_only.iter().find(|(_, set)| *set) {
-            return Err(EngineError::value(*option, "it needs --finetune lora or --finetune qlora"));
+            return Err(EngineError::value(
+                *option,
+                "it needs --finetune lora or --finetune qlora",
+            ));
         }
         return Ok(match positive("--last-layers", t.last_layers)? {
             Some(layers) => Method::LastLayers { layers },
@@ -213,7 +218,8 @@ fn llama_cpp(l: &LlamaCppRequest) -> Result<LlamaCpp, EngineError> {
         }
     };
     let cache = |one: Option<Dtype>, default| one.or(l.cache).map_or(default, |Dtype(d)| d);
-    let overrides = l.override_tensor.iter().map(|rule| override_rule(rule)).collect::<Result<_, _>>()?;
+    let overrides =
+        l.override_tensor.iter().map(|rule| override_rule(rule)).collect::<Result<_, _>>()?;
     Ok(LlamaCpp {
         build,
         ik: l.ik,
@@ -250,7 +256,9 @@ fn override_rule(rule: &str) -> Result<(String, bool), EngineError> {
         }
         _ => Err(EngineError::value(
             "-ot",
-            format!("`{rule}` is not PATTERN=BUFFER; write `exps=CPU` or `blk\\.[0-9]\\.ffn_.*=CPU`"),
+            format!(
+                "`{rule}` is not PATTERN=BUFFER; write `exps=CPU` or `blk\\.[0-9]\\.ffn_.*=CPU`"
+            ),
         )),
     }
 }
@@ -351,7 +359,10 @@ pub(crate) fn strategy(s: &StrategyRequest, devices: u64) -> Result<Strategy, En
     {
         return Err(EngineError::value(
             "--stage",
-            format!("stage {stage} does not exist; stages count from 0 to {}", sharding.pipeline - 1),
+            format!(
+                "stage {stage} does not exist; stages count from 0 to {}",
+                sharding.pipeline - 1
+            ),
         ));
     }
     if let Some(permille) = s.ep_imbalance_permille {
@@ -380,7 +391,9 @@ fn offload(parts: &[String]) -> Result<OffloadPlan, EngineError> {
             _ => {
                 return Err(EngineError::value(
                     "--offload",
-                    format!("`{part}` is not known; accepted: optimizer, params, grads, activations, nvme"),
+                    format!(
+                        "`{part}` is not known; accepted: optimizer, params, grads, activations, nvme"
+                    ),
                 ));
             }
         }
@@ -403,9 +416,10 @@ pub(crate) fn positive(option: &str, value: Option<u64>) -> Result<Option<u64>, 
 /// A count that may be 0.
 pub(crate) fn bounded(option: &str, value: Option<u64>) -> Result<Option<u64>, EngineError> {
     match value {
-        Some(n) if n > MAX_COUNT => {
-            Err(EngineError::value(option, format!("{n} is too large; at most {MAX_COUNT} is accepted")))
-        }
+        Some(n) if n > MAX_COUNT => Err(EngineError::value(
+            option,
+            format!("{n} is too large; at most {MAX_COUNT} is accepted"),
+        )),
         value => Ok(value),
     }
 }

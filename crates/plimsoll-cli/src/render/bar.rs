@@ -46,7 +46,8 @@ fn style(letter: char) -> Style {
 pub fn draw(out: &mut String, r: &Response, width: usize) {
     let columns = width.saturating_sub(24).clamp(20, 72) as u64;
     let scale = r.capacity.max(r.peak.device).get().max(1);
-    let at = |bytes: Bytes| (u128::from(bytes.get()) * u128::from(columns) / u128::from(scale)) as u64;
+    let at =
+        |bytes: Bytes| (u128::from(bytes.get()) * u128::from(columns) / u128::from(scale)) as u64;
     let line = at(r.capacity);
     let cells = cells(&r.categories, at, columns);
     out.push_str("  ");
