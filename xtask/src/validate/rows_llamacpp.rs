@@ -10,7 +10,7 @@ use plimsoll_estimate::weights::{Mix, StoredTensor, gguf_tensors};
 use plimsoll_estimate::{Device, Spread};
 use plimsoll_model::arch::{
     Activation, Attention, Ffn, GatedDelta, LatentAttention, Layer, Mixer, Mlp, ModelKind, Moe,
-    Norm, NormPlacement, Positions, QkNorm, Span,
+    Norm, NormPlacement, Positions, QkNorm, Quantization, Span,
 };
 use plimsoll_model::{Architecture, hf, inventory};
 use plimsoll_units::{Bytes, DType};
@@ -291,6 +291,14 @@ impl Facts<'_> {
                 e.positions = Positions::Learned { rows: 512 };
                 (e.token_types, e.norm) = (Some(2), Some(Norm::LAYER));
             }
+        }
+        if self.is(&["gpt-oss"]) {
+            // Published so, whatever the rest of a file is.
+            a.quantization = Some(Quantization {
+                method: "mxfp4".to_owned(),
+                dtype: DType::Mxfp4,
+                skip: Vec::new(),
+            });
         }
         a.max_positions = None;
         Ok(a)

@@ -150,6 +150,7 @@ impl Mix {
             tied: model.head.tied,
             falcon: model.family.starts_with("falcon"),
             large: layers.len() == 80,
+            published_mxfp4: model.quantization.as_ref().is_some_and(|q| q.method == "mxfp4"),
         }
     }
 }
@@ -167,6 +168,7 @@ pub(super) struct Chooser {
     falcon: bool,
     /// The 70B class of Llama, whose shared V is worth more bits.
     large: bool,
+    published_mxfp4: bool,
 }
 
 /// The first and last eighth of the layers and every third in between.
@@ -177,6 +179,14 @@ fn more_bits(i: u64, n: u64) -> bool {
 impl Chooser {
     /// The type of a matrix with rows of `row` elements.
     pub(super) fn choose(&mut self, part: Part, layer: u64, row: u64) -> DType {
+        let expert = matches!(
+            part,
+            Part::ExpertGate | Part::ExpertUp | Part::ExpertGateUp | Part::ExpertDown
+        );
+        if self.published_mxfp4 && expert {
+            // Experts published in MXFP4 (gpt-oss) are copied as they are.
+            return DType::Mxfp4;
+        }
         if matches!(self.mix, Mix::F32 | Mix::F16 | Mix::Bf16) {
             return self.mix.default_type();
         }
