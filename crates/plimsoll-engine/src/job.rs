@@ -132,11 +132,10 @@ fn share(estimate: &mut Estimate, other: Estimate, resident: &Resident) {
             ));
         }
     }
-    let shared = other.peak.device - children.iter().map(|t| t.bytes).sum();
-    let slack = |bound: Bytes| bound.saturating_sub(other.peak.device);
-    estimate.interval.high += slack(other.interval.high);
-    estimate.interval.low =
-        estimate.interval.low - other.peak.device.saturating_sub(other.interval.low).min(shared);
+    // The other model's own spread widens the interval on both sides.
+    let added: Bytes = children.iter().map(|t| t.bytes).sum();
+    estimate.interval.high += other.interval.high.saturating_sub(other.peak.device);
+    estimate.interval.low -= other.peak.device.saturating_sub(other.interval.low).min(added);
     let name = &resident.model.name;
     estimate.terms.push(Term::sum(format!("with.{name}"), format!("{name} beside it"), children));
     estimate.host += other.host;

@@ -10,6 +10,7 @@ mod choice;
 pub mod choices;
 mod describe;
 mod error;
+mod find;
 mod job;
 mod lists;
 mod machine;

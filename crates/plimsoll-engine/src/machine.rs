@@ -36,7 +36,7 @@ pub(crate) fn device(machine: &Machine, workload: Option<&Workload>) -> Device {
         name: machine.gpu.map_or_else(|| machine.usable.to_string(), |gpu| gpu.name.clone()),
         usable: machine.usable,
         free: machine.free,
-        count: u64::from(machine.count),
+        count: machine.count,
         compute_capability: capability.map(|(major, minor)| (u64::from(major), u64::from(minor))),
         unified: machine.gpu.is_some_and(|gpu| gpu.unified),
         context: context(machine, software(workload)),
@@ -67,7 +67,7 @@ pub(crate) fn summary(machine: &Machine) -> MachineSummary {
         name: machine
             .gpu
             .map_or_else(|| format!("a device of {}", machine.usable), |gpu| gpu.name.clone()),
-        count: u64::from(machine.count),
+        count: machine.count,
         usable: machine.usable,
         free: machine.free,
     }

@@ -30,8 +30,11 @@ pub(crate) struct Level {
     pub options: String,
     pub cost: u32,
     /// Changes the job; `None` where it does not apply after another change.
-    pub apply: Box<dyn Fn(&mut Job) -> Option<()>>,
+    pub apply: Apply,
 }
+
+/// A step of a change.
+pub(crate) type Apply = Box<dyn Fn(&mut Job) -> Option<()>>;
 
 /// All changes that make sense for a job.
 pub(crate) fn all(job: &Job) -> Vec<Move> {
@@ -317,7 +320,7 @@ fn inference(job: &Job) -> Vec<Move> {
         set(8, format!("prompt of {n} tokens"), format!("--seq {n}"), change)
     });
     moves.push(prompts.collect());
-    let devices = u64::from(job.machine.count);
+    let devices = job.machine.count;
     let ranks = std::iter::successors(Some(now.tensor * 2), |n| Some(n * 2))
         .take_while(|n| *n <= devices)
         .map(|n| {

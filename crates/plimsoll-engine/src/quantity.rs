@@ -83,7 +83,7 @@ impl Fraction {
     /// Rounds to the nearest thousandth; `None` outside (0, 1].
     pub fn from_f64(value: f64) -> Option<Fraction> {
         let permille = (value * 1000.0).round();
-        (permille >= 1.0 && permille <= 1000.0).then_some(Fraction { permille: permille as u64 })
+        (1.0..=1000.0).contains(&permille).then_some(Fraction { permille: permille as u64 })
     }
 }
 

@@ -9,15 +9,14 @@ use plimsoll_timeline::Category;
 use plimsoll_units::Bytes;
 
 use crate::changes;
-use crate::choices::Find;
 use crate::describe;
 use crate::error::EngineError;
+use crate::find;
 use crate::job::{Extra, Job, Resident};
 use crate::machine;
 use crate::model::{self, Model, ModelSource};
-use crate::request::{InferRequest, LlamaCppRequest, Request, WorkloadRequest};
-use crate::response::{CategoryBytes, Diagnostic, Response, Search, Summary};
-use crate::search;
+use crate::request::{InferRequest, Request, WorkloadRequest};
+use crate::response::{CategoryBytes, Diagnostic, Response, Summary};
 use crate::weights;
 use crate::workload;
 use crate::{Choice, ESTIMATE_SCHEMA, REQUEST_SCHEMA};
@@ -52,12 +51,8 @@ pub fn estimate_json(text: &str) -> Result<Response, EngineError> {
 pub fn estimate(request: &Request) -> Result<Response, EngineError> {
     let mut job = resolve(request)?;
     let mut search = None;
-    if let Some(Choice(find)) = &request.find {
-        let found = run_search(&job, *find)?;
-        if let Some(n) = found.value {
-            find_target(&job, *find)?.set(&mut job, n);
-        }
-        search = Some(found);
+    if let Some(Choice(what)) = &request.find {
+        search = Some(find::run(&mut job, *what)?);
     }
     let estimate = job.estimate()?;
     let judgement = job.judge(&estimate);
@@ -86,7 +81,7 @@ pub(crate) fn resolve(request: &Request) -> Result<Job, EngineError> {
     }
     let text = request.machine.as_deref().ok_or(EngineError::NoMachine)?;
     let machine = machine::machine(text, request.free.map(|s| s.0))?;
-    let devices = u64::from(machine.count);
+    let devices = machine.count;
     let bare = bare_weights(request);
     let source = request.model.as_ref().filter(|_| bare.is_none());
     let mut model = source.map(model::resolve).transpose()?;
@@ -132,7 +127,7 @@ fn bare_weights(request: &Request) -> Option<Extra> {
 /// What is asked of a model where nobody says: llama.cpp for its own format, plain inference for all others.
 fn default_workload(model: &Model) -> WorkloadRequest {
     if model.source == "gguf" {
-        WorkloadRequest::LlamaCpp(Box::new(LlamaCppRequest::default()))
+        WorkloadRequest::LlamaCpp(Box::default())
     } else {
         WorkloadRequest::Infer(InferRequest::default())
     }
@@ -214,210 +209,6 @@ fn dedup(diagnostics: &mut Vec<Diagnostic>) {
 fn signed_difference(a: Bytes, b: Bytes) -> i64 {
     let wide = i128::from(a.get()) - i128::from(b.get());
     wide.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
-}
-
-/// The size that a search raises: where it stands in the workload, its option and its natural limit.
-struct Target {
-    option: &'static str,
-    limit: u64,
-    /// Why the limit is one, for the report.
-    limit_reason: String,
-    set: fn(&mut Workload, u64),
-    find: Find,
-}
-
-impl Target {
-    fn set(&self, job: &mut Job, n: u64) {
-        if let Some(workload) = &mut job.workload {
-            (self.set)(workload, n);
-        }
-    }
-}
-
-/// No search goes beyond this, whatever fits.
-const SEARCH_LIMIT: u64 = 1 << 24;
-
-fn find_target(job: &Job, find: Find) -> Result<Target, EngineError> {
-    let limit = job.model.as_ref().and_then(|m| m.architecture.max_positions);
-    let target = |option, set: fn(&mut Workload, u64), limited: bool| Target {
-        option,
-        limit: if limited { limit.unwrap_or(SEARCH_LIMIT) } else { SEARCH_LIMIT },
-        limit_reason: match limit {
-            Some(n) if limited => format!("the model's own limit is {n} tokens"),
-            _ => format!("searches end at {SEARCH_LIMIT}"),
-        },
-        set,
-        find,
-    };
-    let unsupported = |accepted: &str| {
-        Err(EngineError::value(
-            "--find",
-            format!("`{}` means nothing for this workload; accepted: {accepted}", Choice(find)),
-        ))
-    };
-    match (&job.workload, find) {
-        (Some(Workload::Training(_)), Find::Batch) => Ok(target(
-            "--batch",
-            |w, n| {
-                if let Workload::Training(t) = w {
-                    t.batch = n;
-                }
-            },
-            false,
-        )),
-        (Some(Workload::Training(_)), Find::Sequence | Find::Context) => Ok(target(
-            "--seq",
-            |w, n| {
-                if let Workload::Training(t) = w {
-                    t.sequence = n;
-                }
-            },
-            true,
-        )),
-        (Some(Workload::Training(_)), _) => unsupported("batch, seq"),
-        (Some(Workload::Inference(_)), Find::Batch | Find::Concurrency) => Ok(target(
-            "--batch",
-            |w, n| {
-                if let Workload::Inference(i) = w {
-                    i.batch = n;
-                }
-            },
-            false,
-        )),
-        (Some(Workload::Inference(_)), Find::Sequence | Find::Context) => Ok(target(
-            "--seq",
-            |w, n| {
-                if let Workload::Inference(i) = w {
-                    i.prompt = n;
-                }
-            },
-            true,
-        )),
-        (Some(Workload::Serving(Serving::LlamaCpp(_))), Find::Context | Find::Sequence) => {
-            Ok(target(
-                "--ctx",
-                |w, n| {
-                    if let Workload::Serving(Serving::LlamaCpp(l)) = w {
-                        l.context = Some(n);
-                    }
-                },
-                true,
-            ))
-        }
-        (Some(Workload::Serving(Serving::LlamaCpp(_))), Find::Batch) => Ok(target(
-            "--ubatch",
-            |w, n| {
-                if let Workload::Serving(Serving::LlamaCpp(l)) = w {
-                    l.ubatch = n;
-                    l.batch = l.batch.max(n);
-                }
-            },
-            false,
-        )),
-        (Some(Workload::Serving(Serving::LlamaCpp(_))), Find::Concurrency) => Ok(target(
-            "--np",
-            |w, n| {
-                if let Workload::Serving(Serving::LlamaCpp(l)) = w {
-                    // The context is shared by the sequences: each keeps what one has now.
-                    let each = l.context.map(|c| c / l.sequences.max(1));
-                    l.sequences = n;
-                    l.context = each.map(|c| c.saturating_mul(n));
-                }
-            },
-            false,
-        )),
-        (Some(Workload::Serving(Serving::Vllm(_))), Find::Context | Find::Sequence) => Ok(target(
-            "--max-model-len",
-            |w, n| {
-                if let Workload::Serving(Serving::Vllm(v)) = w {
-                    v.max_model_len = Some(n);
-                }
-            },
-            true,
-        )),
-        (Some(Workload::Serving(Serving::Vllm(_))), Find::Concurrency | Find::Batch) => Ok(target(
-            "--max-num-seqs",
-            |w, n| {
-                if let Workload::Serving(Serving::Vllm(v)) = w {
-                    v.max_num_seqs = Some(n);
-                }
-            },
-            false,
-        )),
-        (Some(Workload::Serving(Serving::Sglang(_))), Find::Context | Find::Sequence) => {
-            Ok(target(
-                "--context-length",
-                |w, n| {
-                    if let Workload::Serving(Serving::Sglang(s)) = w {
-                        s.context = Some(n);
-                    }
-                },
-                true,
-            ))
-        }
-        (Some(_), _) => unsupported("ctx"),
-        (None, _) => unsupported("nothing: a search needs a model"),
-    }
-}
-
-fn run_search(job: &Job, find: Find) -> Result<Search, EngineError> {
-    let target = find_target(job, find)?;
-    let mut job = job.clone();
-    if find == Find::Concurrency
-        && let Some(Workload::Serving(Serving::LlamaCpp(l))) = &mut job.workload
-        && l.context.is_none()
-    {
-        l.context = job.model.as_ref().and_then(|m| m.architecture.max_positions);
-    }
-    let found = search::largest(target.limit.min(SEARCH_LIMIT), |n| {
-        let mut tried = job.clone();
-        target.set(&mut tried, n);
-        let estimate = match tried.estimate() {
-            Ok(estimate) => estimate,
-            // Sizes beyond 64 bits are too large to fit; every other error is one.
-            Err(EngineError::TooLarge) => {
-                return Ok((false, (None, "more than 16 EiB".to_owned())));
-            }
-            Err(error) => return Err(error),
-        };
-        let mut judgement = tried.judge(&estimate);
-        if find == Find::Concurrency
-            && judgement.verdict.fits()
-            && let Some(why) = crowded(&estimate, n)
-        {
-            judgement.verdict = crate::Verdict::DoesNotFit;
-            judgement.reason = Some(why);
-        }
-        let place = match (&estimate.peak_phase, &estimate.peak_module) {
-            (Some(phase), Some(module)) => format!(", at the peak in {phase} of {module}"),
-            (Some(phase), None) => format!(", at the peak in {phase}"),
-            _ => String::new(),
-        };
-        let why = judgement.reason.map_or_else(String::new, |reason| format!("{reason}{place}"));
-        Ok((judgement.verdict.fits(), (Some(estimate.peak.device), why)))
-    })?;
-    let (next, next_device, why) = match found.failing {
-        Some((n, (device, why))) => (n, device, why),
-        None => (target.limit.saturating_add(1), None, target.limit_reason.clone()),
-    };
-    Ok(Search {
-        find: Choice(target.find).to_string(),
-        option: target.option.to_owned(),
-        value: found.value,
-        next,
-        next_device,
-        why,
-        evaluated: found.evaluated,
-    })
-}
-
-/// Why an engine's KV pool cannot serve `n` sequences of the greatest length at a time.
-fn crowded(estimate: &Estimate, n: u64) -> Option<String> {
-    let permille = crate::verdict::concurrency_permille(estimate)?;
-    (permille < n.saturating_mul(1000)).then(|| {
-        let (whole, rest) = (permille / 1000, permille % 1000);
-        format!("the KV cache holds {whole}.{rest:03} sequences of the greatest length")
-    })
 }
 
 /// The GPUs on which a request fits, each with its outcome; the whole catalogue, in its order.

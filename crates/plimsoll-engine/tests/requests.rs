@@ -1,0 +1,138 @@
+//! Requests as JSON, through the whole facade: what is accepted, what is refused and how, and the laws of searches
+//! and changes.
+
+use plimsoll_engine::{ErrorKind, Response, Verdict, estimate_json};
+
+fn answer(request: &str) -> Response {
+    estimate_json(request).unwrap_or_else(|error| panic!("{request}: {error}"))
+}
+
+#[test]
+fn refusals_say_whose_fault_it_is() {
+    for (request, kind, words) in [
+        ("", ErrorKind::Usage, "EOF"),
+        ("5", ErrorKind::Usage, "invalid type"),
+        (r#"{"modle": "gpt2"}"#, ErrorKind::Usage, "unknown field `modle`"),
+        (
+            r#"{"schema": "plimsoll.request/9", "model": "gpt2"}"#,
+            ErrorKind::Usage,
+            "plimsoll.request/1",
+        ),
+        (r#"{"machine": "h100-80g"}"#, ErrorKind::Usage, "no model"),
+        (r#"{"model": "gpt2"}"#, ErrorKind::Usage, "no GPU"),
+        (r#"{"model": 5, "machine": "h100-80g"}"#, ErrorKind::Usage, "a model is a name"),
+        (r#"{"model": "gtp2", "machine": "h100-80g"}"#, ErrorKind::Model, "not in the catalogue"),
+        (r#"{"model": "gpt2", "machine": "h1000"}"#, ErrorKind::Machine, "h1000"),
+        (
+            r#"{"model": {"config": {"model_type": "llama"}}, "machine": "h100-80g"}"#,
+            ErrorKind::Model,
+            "hidden_size",
+        ),
+        (
+            r#"{"model": "gpt2", "machine": "h100-80g", "workload": {"train": {"optimizer": "adamv"}}}"#,
+            ErrorKind::Usage,
+            "adamw8bit",
+        ),
+        (
+            r#"{"model": "gpt2", "machine": "h100-80g", "workload": {"vllm": {}}, "strategy": {"zero": "3"}}"#,
+            ErrorKind::Usage,
+            "belongs to training",
+        ),
+        (
+            r#"{"model": "gpt2", "machine": "h100-80g", "workload": {"train": {"batch": 0}}}"#,
+            ErrorKind::Usage,
+            "at least 1",
+        ),
+        (
+            r#"{"model": "gpt2", "machine": "h100-80g", "workload": {"train": {}}, "free": "1 gallon"}"#,
+            ErrorKind::Usage,
+            "not a size",
+        ),
+    ] {
+        let error = estimate_json(request).expect_err(request);
+        assert_eq!(error.kind(), kind, "{request}: {error}");
+        assert!(error.to_string().contains(words), "{request}: {error}");
+    }
+}
+
+#[test]
+fn a_configuration_in_place_equals_the_catalogue() {
+    let named = answer(
+        r#"{"model": "gpt2", "machine": "rtx-3090", "workload": {"train": {"batch": 2, "seq": 512}}}"#,
+    );
+    let entry = plimsoll_catalog::models::find("gpt2").unwrap();
+    let placed = answer(&format!(
+        r#"{{"model": {{"config": {}}}, "machine": "rtx-3090", "workload": {{"train": {{"batch": 2, "seq": 512}}}}}}"#,
+        entry.config
+    ));
+    assert_eq!(named.peak, placed.peak);
+    assert_eq!(named.model.unwrap().parameters, 124_439_808);
+}
+
+#[test]
+fn totals_are_the_sums_of_their_parts() {
+    for workload in [
+        r#"{"train": {"batch": 2, "seq": 512}}"#,
+        r#"{"train": {"method": "qlora", "batch": 2, "seq": 512}}"#,
+        r#"{"llama.cpp": {"ctx": 4096, "quant": "Q4_K_M"}}"#,
+        r#"{"vllm": {"max_model_len": 4096}}"#,
+        r#"{"sglang": {"context": 4096}}"#,
+    ] {
+        let r = answer(&format!(
+            r#"{{"model": "llama-3.2-1b", "machine": "rtx-3090", "workload": {workload}}}"#
+        ));
+        let terms: u64 = r.terms.iter().map(|t| t.bytes.get()).sum();
+        assert_eq!(terms, r.peak.device.get(), "{workload}");
+        assert!(r.interval.low <= r.peak.device && r.peak.device <= r.interval.high, "{workload}");
+        assert!(r.peak.allocated <= r.peak.reserved && r.peak.reserved <= r.peak.device);
+        assert_eq!(r.margin, r.capacity.get() as i64 - r.peak.device.get() as i64);
+    }
+}
+
+/// The checker is simpler than the search: walk up from 1 until a value fails.
+#[test]
+fn a_search_equals_a_linear_scan() {
+    for (model, machine, seq) in
+        [("gpt2", "4GiB", 256), ("gpt2", "8GiB", 512), ("bert-base-uncased", "6GiB", 128)]
+    {
+        let request = |batch: &str, find: &str| {
+            format!(
+                r#"{{"model": "{model}", "machine": "{machine}", "changes": false,
+                    "workload": {{"train": {{{batch} "seq": {seq}}}}} {find}}}"#
+            )
+        };
+        let found = answer(&request("", r#", "find": "batch""#)).search.unwrap();
+        let fits = |n: u64| answer(&request(&format!(r#""batch": {n},"#), "")).fits;
+        let scanned = (1..).take_while(|n| fits(*n)).last();
+        assert_eq!(found.value, scanned, "{model} on {machine}");
+        assert_eq!(found.next, scanned.map_or(1, |n| n + 1));
+        assert!(!fits(found.next) && !found.why.is_empty());
+    }
+}
+
+#[test]
+fn every_change_fits_when_it_is_made() {
+    let base = r#""model": "llama-3.2-1b", "machine": "rtx-3090""#;
+    let r = answer(&format!(r#"{{{base}, "workload": {{"train": {{"batch": 8, "seq": 2048}}}}}}"#));
+    assert_eq!(r.verdict, Verdict::DoesNotFit);
+    assert!(!r.changes.is_empty());
+    assert!(r.changes.windows(2).all(|pair| pair[0].cost <= pair[1].cost));
+    for change in &r.changes {
+        assert!(change.device <= change.capacity, "{change:?}");
+    }
+}
+
+#[test]
+fn a_second_model_adds_its_own() {
+    let alone = r#"{"model": "llama-3.2-1b", "machine": "rtx-3090", "workload": {"vllm": {"max_model_len": 4096}}}"#;
+    assert!(answer(alone).fits);
+    let data = r#"{"machine": "24GiB", "data": ["tokens:1000x1024:f16", "image:100x100x3:u8"], "data_batch": 2}"#;
+    assert_eq!(answer(data).peak.allocated.get(), 2 * (1000 * 1024 * 2 + 100 * 100 * 3));
+}
+
+#[test]
+fn the_same_request_gives_the_same_bytes() {
+    let request = r#"{"model": "mixtral-8x7b", "machine": "h100-80g*2", "workload": {"vllm": {}}}"#;
+    let json = || serde_json::to_string(&answer(request)).unwrap();
+    assert_eq!(json(), json());
+}
