@@ -76,6 +76,10 @@ fn errors_name_the_value_and_the_cure() {
             "estimate llama-3.1-8b --train --batch 900000000000 --seq 900000000000 --gpu h100-80g",
         ),
         ("tp-does-not-divide", "estimate llama-3.1-8b --train --tp 3 --gpu h100-80g*3"),
+        (
+            "dtype-that-the-gpu-lacks",
+            "estimate llama-3.1-8b --train --precision fp8 --gpu rtx-3090",
+        ),
         ("more-ranks-than-gpus", "estimate llama-3.1-8b --train --tp 4 --gpu h100-80g*2"),
         ("impossible-free", "estimate llama-3.1-8b --train --gpu h100-80g --free 90GiB"),
         ("bad-size", "estimate llama-3.1-8b --train --gpu h100-80g --free 19gallons"),
@@ -195,6 +199,152 @@ fn damaged_files_never_panic() {
             assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"), "{name}");
         }
     }
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+/// A two-layer Llama: name and shape of each tensor.
+fn tiny_tensors() -> Vec<(String, Vec<u64>)> {
+    let mut list = vec![
+        ("model.embed_tokens.weight".to_owned(), vec![128, 64]),
+        ("model.norm.weight".to_owned(), vec![64]),
+        ("lm_head.weight".to_owned(), vec![128, 64]),
+    ];
+    for layer in 0..2 {
+        for (part, shape) in [
+            ("input_layernorm", vec![64]),
+            ("post_attention_layernorm", vec![64]),
+            ("self_attn.q_proj", vec![64, 64]),
+            ("self_attn.k_proj", vec![32, 64]),
+            ("self_attn.v_proj", vec![32, 64]),
+            ("self_attn.o_proj", vec![64, 64]),
+            ("mlp.gate_proj", vec![128, 64]),
+            ("mlp.up_proj", vec![128, 64]),
+            ("mlp.down_proj", vec![64, 128]),
+        ] {
+            list.push((format!("model.layers.{layer}.{part}.weight"), shape));
+        }
+    }
+    list
+}
+
+const TINY_CONFIG: &str = r#"{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64,
+    "num_hidden_layers": 2, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "vocab_size": 128, "max_position_embeddings": 2048, "tie_word_embeddings": false, "torch_dtype": "bfloat16"}"#;
+
+/// A safetensors file of zeros.
+fn safetensors() -> Vec<u8> {
+    let (mut rows, mut end) = (Vec::new(), 0u64);
+    for (name, shape) in tiny_tensors() {
+        let begin = end;
+        end += 2 * shape.iter().product::<u64>();
+        rows.push(format!(
+            r#""{name}":{{"dtype":"BF16","shape":{shape:?},"data_offsets":[{begin},{end}]}}"#
+        ));
+    }
+    let header = format!("{{{}}}", rows.join(","));
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.as_bytes());
+    file.resize(file.len() + end as usize, 0);
+    file
+}
+
+/// A GGUF file of zeros, F16.
+fn gguf() -> Vec<u8> {
+    fn text(file: &mut Vec<u8>, text: &str) {
+        file.extend((text.len() as u64).to_le_bytes());
+        file.extend(text.as_bytes());
+    }
+    let names = |name: &str| {
+        name.replace("model.embed_tokens", "token_embd")
+            .replace("model.norm", "output_norm")
+            .replace("lm_head", "output")
+            .replace("model.layers", "blk")
+            .replace("input_layernorm", "attn_norm")
+            .replace("post_attention_layernorm", "ffn_norm")
+            .replace("self_attn.o_proj", "attn_output")
+            .replace("self_attn.", "attn_")
+            .replace("mlp.", "ffn_")
+            .replace("_proj", "")
+    };
+    let counts = [
+        ("llama.block_count", 2u32),
+        ("llama.embedding_length", 64),
+        ("llama.feed_forward_length", 128),
+        ("llama.attention.head_count", 4),
+        ("llama.attention.head_count_kv", 2),
+        ("llama.context_length", 2048),
+        ("llama.vocab_size", 128),
+    ];
+    let tensors = tiny_tensors();
+    let mut file = b"GGUF\x03\0\0\0".to_vec();
+    file.extend((tensors.len() as u64).to_le_bytes());
+    file.extend((counts.len() as u64 + 1).to_le_bytes());
+    text(&mut file, "general.architecture");
+    file.extend(8u32.to_le_bytes());
+    text(&mut file, "llama");
+    for (key, n) in counts {
+        text(&mut file, key);
+        file.extend(4u32.to_le_bytes());
+        file.extend(n.to_le_bytes());
+    }
+    let mut offset = 0u64;
+    for (name, shape) in &tensors {
+        text(&mut file, &names(name));
+        file.extend((shape.len() as u32).to_le_bytes());
+        for n in shape.iter().rev() {
+            file.extend(n.to_le_bytes());
+        }
+        file.extend(1u32.to_le_bytes());
+        file.extend(offset.to_le_bytes());
+        offset += (2 * shape.iter().product::<u64>()).next_multiple_of(32);
+    }
+    file.resize(file.len().next_multiple_of(32) + offset as usize, 0);
+    file
+}
+
+/// A folder, its configuration, its weights and a GGUF file all describe the same model.
+#[test]
+fn files_are_read_whatever_they_are() {
+    let dir = std::env::temp_dir().join(format!("plimsoll-files-{}", std::process::id()));
+    let model = dir.join("tiny");
+    fs::create_dir_all(&model).unwrap();
+    fs::write(model.join("config.json"), TINY_CONFIG).unwrap();
+    fs::write(model.join("model.safetensors"), safetensors()).unwrap();
+    fs::write(dir.join("tiny.gguf"), gguf()).unwrap();
+    fs::write(dir.join("bare.safetensors"), safetensors()).unwrap();
+    let elements: u64 = tiny_tensors().iter().map(|(_, s)| s.iter().product::<u64>()).sum();
+    for (path, workload, source) in [
+        ("tiny", &["--train"][..], "safetensors"),
+        ("tiny/config.json", &["--train"], "config"),
+        ("tiny/model.safetensors", &["--engine", "vllm"], "safetensors"),
+        ("tiny.gguf", &[], "gguf"),
+        (
+            "tiny.gguf",
+            &["--engine", "llama.cpp", "-ngl", "1", "-ctk", "q8_0", "-ctv", "q8_0"],
+            "gguf",
+        ),
+    ] {
+        let path = dir.join(path);
+        let mut arguments = vec!["estimate", path.to_str().unwrap(), "--gpu", "24GiB", "--json"];
+        arguments.extend(workload);
+        let output = run(&arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&arguments, &output));
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(value["model"]["parameters"], elements, "{arguments:?}");
+        assert_eq!(value["model"]["source"], source, "{arguments:?}");
+        let warned = value["diagnostics"].as_array().unwrap().iter();
+        assert!(!warned.into_iter().any(|d| d["code"] == "tensors-differ"), "{arguments:?}");
+    }
+    // Without a configuration only the weights are counted, and training is refused with the cure.
+    let bare = dir.join("bare.safetensors");
+    let bare = bare.to_str().unwrap();
+    let output = run(&["estimate", bare, "--gpu", "24GiB", "--json"]);
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(value["peak"]["allocated"], 2 * elements);
+    assert_eq!(value["diagnostics"][0]["code"], "weights-only");
+    let output = run(&["estimate", bare, "--train", "--gpu", "24GiB"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("config.json"));
     fs::remove_dir_all(&dir).unwrap();
 }
 

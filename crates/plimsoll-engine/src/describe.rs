@@ -252,7 +252,6 @@ fn sequence(workload: Option<&Workload>) -> Option<(&'static str, u64)> {
 /// The type that matrix units must multiply in.
 fn computes_in(job: &Job) -> Option<DType> {
     match job.workload.as_ref()? {
-        Workload::Training(t) if t.precision.fp8 => Some(DType::F8E4M3),
         Workload::Training(t) => Some(t.precision.compute),
         Workload::Inference(i) => Some(i.dtype.unwrap_or(job.model.as_ref()?.architecture.dtype)),
         Workload::Serving(Serving::Vllm(v)) => {

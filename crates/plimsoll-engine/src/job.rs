@@ -6,7 +6,7 @@ use plimsoll_catalog::machines::Machine;
 use plimsoll_estimate::request::{Inference, Strategy, Workload};
 use plimsoll_estimate::{Assumption, Estimate, Peak, Term};
 use plimsoll_timeline::Category;
-use plimsoll_units::Bytes;
+use plimsoll_units::{Bytes, DType};
 
 use crate::backend;
 use crate::error::EngineError;
@@ -50,8 +50,20 @@ impl Job {
         self.machine.budget().min(self.machine.usable_high)
     }
 
+    /// Refuses arithmetic that the device has no units for and that no library emulates.
+    fn check(&self) -> Result<(), EngineError> {
+        match &self.workload {
+            Some(Workload::Training(t)) if t.precision.fp8 => self
+                .machine
+                .check_dtype(DType::F8E4M3)
+                .map_err(|lacks| EngineError::value("--precision", lacks)),
+            _ => Ok(()),
+        }
+    }
+
     /// The estimate with all that shares the device.
     pub fn estimate(&self) -> Result<Estimate, EngineError> {
+        self.check()?;
         let device = machine::device(&self.machine, self.workload.as_ref());
         let mut estimate = match (&self.model, &self.workload) {
             (Some(model), Some(workload)) => {
