@@ -3,6 +3,7 @@
 
 mod device;
 mod error;
+pub mod inference;
 pub mod interval;
 pub mod kv;
 pub mod llamacpp;
