@@ -1,7 +1,7 @@
 //! The one place that calls the estimators.
 
 use plimsoll_estimate::request::{Serving, Strategy, Workload};
-use plimsoll_estimate::{Device, Estimate, EstimateError, llamacpp, sglang, training, vllm};
+use plimsoll_estimate::{Device, Estimate, EstimateError, inference, llamacpp, sglang, training, vllm};
 
 use crate::error::EngineError;
 use crate::model::Model;
@@ -16,6 +16,7 @@ pub(crate) fn estimate(
     let (arch, inventory, stored) = (&model.architecture, &model.inventory, model.stored.as_ref());
     match workload {
         Workload::Training(t) => training::estimate(arch, inventory, t, strategy, device),
+        Workload::Inference(i) => inference::estimate(arch, inventory, i, device),
         Workload::Serving(Serving::LlamaCpp(l)) => {
             llamacpp::estimate(arch, &model.weights, l, device)
         }
@@ -36,10 +37,12 @@ pub(crate) fn estimate(
 /// An estimator's refusal in the facade's words.
 fn refused(error: EstimateError) -> EngineError {
     match error {
-        EstimateError::Invalid { field, value, accepted, cure } => EngineError::Value {
-            option: option(field),
-            message: format!("it is {value}, but {accepted}; {cure}"),
-        },
+        EstimateError::Invalid { field, value, accepted, cure } => {
+            let noun = accepted.starts_with("a ") || accepted.starts_with("at ");
+            let must = if noun { "it must be " } else { "" };
+            let message = format!("it is {value}, but {must}{accepted}; {cure}");
+            EngineError::Value { option: option(field), message }
+        }
         EstimateError::UnsupportedModel { engine, family, reason, cure } => {
             EngineError::Unsupported {
                 what: format!("{family} in {engine}"),

@@ -8,7 +8,7 @@ use plimsoll_units::DType;
 
 use crate::Choice;
 use crate::job::Job;
-use crate::request::Request;
+use crate::request::{Request, WorkloadRequest};
 use crate::response::{Assumption, Diagnostic};
 
 /// One line: `full training, adamw (foreach), bf16-mixed, batch 4 x 4096 tokens`.
@@ -196,6 +196,34 @@ pub(crate) fn assumptions(job: &Job, request: &Request) -> Vec<Assumption> {
     {
         let reason = "what the other parallel degrees leave of the GPUs";
         list.push(assume("data-parallel ranks", layout.data.to_string(), reason, "--dp"));
+    }
+    list
+}
+
+/// Sizes that nobody gave.
+fn lengths(
+    job: &Job,
+    asked: Option<&WorkloadRequest>,
+) -> Vec<(&'static str, String, &'static str)> {
+    let (batch, seq, generate) = match asked {
+        Some(WorkloadRequest::Train(t)) => (t.batch, t.seq, Some(0)),
+        Some(WorkloadRequest::Infer(i)) => (i.batch, i.seq, i.generate),
+        _ => (None, None, None),
+    };
+    let mut list = Vec::new();
+    let (own_batch, own_seq, own_generate) = match &job.workload {
+        Some(Workload::Training(t)) => (t.batch, t.sequence, 0),
+        Some(Workload::Inference(i)) => (i.batch, i.prompt, i.generate),
+        _ => return list,
+    };
+    if batch.is_none() {
+        list.push(("batch", own_batch.to_string(), "--batch"));
+    }
+    if seq.is_none() {
+        list.push(("sequence", format!("{own_seq} tokens"), "--seq"));
+    }
+    if generate.is_none() {
+        list.push(("generated", format!("{own_generate} tokens"), "--generate"));
     }
     list
 }

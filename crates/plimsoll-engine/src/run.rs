@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use plimsoll_catalog::inputs;
 use plimsoll_estimate::Estimate;
-use plimsoll_estimate::request::{Serving, Strategy, Workload};
+use plimsoll_estimate::request::{Inference, Serving, Strategy, Workload};
 use plimsoll_timeline::Category;
 use plimsoll_units::Bytes;
 
@@ -90,7 +90,7 @@ pub(crate) fn resolve(request: &Request) -> Result<Job, EngineError> {
         let model = Arc::new(model::resolve(&with.model)?);
         residents.push(Resident { model, inference: workload::inference(&with.infer)? });
     }
-    let (workload, strategy) = match &model {
+    let (mut workload, strategy) = match &model {
         None => (None, Strategy::default()),
         Some(model) => {
             let fallback = default_workload(model);
@@ -102,6 +102,9 @@ pub(crate) fn resolve(request: &Request) -> Result<Job, EngineError> {
             (Some(workload::workload(asked, &request.strategy, devices)?), strategy)
         }
     };
+    if let (Some(model), Some(workload)) = (&model, &mut workload) {
+        within_limit(workload, model, request.workload.as_ref());
+    }
     if let (Some(model), Some(Workload::Serving(Serving::LlamaCpp(_)))) = (&mut model, &workload) {
         let mix = match &request.workload {
             Some(WorkloadRequest::LlamaCpp(l)) => l.quant.as_deref(),
@@ -112,6 +115,30 @@ pub(crate) fn resolve(request: &Request) -> Result<Job, EngineError> {
     let mut extra = data(request)?;
     extra.extend(bare);
     Ok(Job { model: model.map(Arc::new), workload, strategy, machine, residents, extra })
+}
+
+/// Lengths that nobody gave are no longer than what the model was made for.
+fn within_limit(workload: &mut Workload, model: &Model, asked: Option<&WorkloadRequest>) {
+    let Some(limit) = model.architecture.max_positions else { return };
+    match (workload, asked) {
+        (Workload::Training(t), Some(WorkloadRequest::Train(asked))) if asked.seq.is_none() => {
+            t.sequence = t.sequence.min(limit);
+        }
+        (Workload::Inference(i), Some(WorkloadRequest::Infer(asked))) => {
+            shorten(i, limit, asked.seq.is_none(), asked.generate.is_none());
+        }
+        (Workload::Inference(i), None) => shorten(i, limit, true, true),
+        _ => {}
+    }
+}
+
+fn shorten(i: &mut Inference, limit: u64, prompt: bool, generate: bool) {
+    if generate {
+        i.generate = i.generate.min(limit / 4);
+    }
+    if prompt {
+        i.prompt = i.prompt.min(limit.saturating_sub(i.generate).max(1));
+    }
 }
 
 /// Weights that nothing describes, where they are all that is asked about.
