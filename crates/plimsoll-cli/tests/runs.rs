@@ -355,6 +355,7 @@ fn options_in_reports_exist() {
     for line in [
         "estimate llama-3.1-8b --train --gpu rtx-3090 --seq 8192 --json",
         "estimate llama-3.1-8b --finetune lora --gpu rtx-3090*2 --json",
+        "estimate llama-3.1-8b --gpu rtx-3060 --json",
         "estimate mixtral-8x7b --engine vllm --gpu h100-80g --json",
         "estimate mixtral-8x7b --engine sglang --gpu h100-80g --json",
         "estimate mixtral-8x7b --engine llama.cpp --gpu rtx-3090 --quant Q4_K_M --json",

@@ -1,7 +1,9 @@
 //! The one place that calls the estimators.
 
 use plimsoll_estimate::request::{Serving, Strategy, Workload};
-use plimsoll_estimate::{Device, Estimate, EstimateError, inference, llamacpp, sglang, training, vllm};
+use plimsoll_estimate::{
+    Device, Estimate, EstimateError, inference, llamacpp, sglang, training, vllm,
+};
 
 use crate::error::EngineError;
 use crate::model::Model;

@@ -7,6 +7,7 @@ use plimsoll_estimate::request::{
 use plimsoll_units::DType;
 
 use crate::Choice;
+use crate::choices::Find;
 use crate::job::Job;
 use crate::request::{Request, WorkloadRequest};
 use crate::response::{Assumption, Diagnostic};
@@ -186,6 +187,14 @@ pub(crate) fn assumptions(job: &Job, request: &Request) -> Vec<Assumption> {
     {
         let reason = "the model is no GGUF file";
         list.push(assume("weights", format!("mostly {}", main.dtype), reason, "--quant"));
+    }
+    let searched = request.find.map(|Choice(find)| match find {
+        Find::Batch | Find::Concurrency => "--batch",
+        Find::Sequence | Find::Context => "--seq",
+    });
+    let lengths = lengths(job, request.workload.as_ref());
+    for (about, value, option) in lengths.into_iter().filter(|(.., o)| searched != Some(*o)) {
+        list.push(assume(about, value, "nothing else was said", option));
     }
     for text in &job.machine.assumptions {
         list.push(assume("GPU", text.clone(), "", "--gpu"));

@@ -16,7 +16,7 @@ use crate::job::{Extra, Job, Resident};
 use crate::machine;
 use crate::model::{self, Model, ModelSource};
 use crate::request::{InferRequest, Request, WorkloadRequest};
-use crate::response::{CategoryBytes, Diagnostic, Response, Summary};
+use crate::response::{CategoryBytes, Diagnostic, Response, Search, Summary};
 use crate::weights;
 use crate::workload;
 use crate::{Choice, ESTIMATE_SCHEMA, REQUEST_SCHEMA};
@@ -50,13 +50,14 @@ pub fn estimate_json(text: &str) -> Result<Response, EngineError> {
 /// [`EngineError`] says what is wrong with the request, the model or the machine, and what is accepted.
 pub fn estimate(request: &Request) -> Result<Response, EngineError> {
     let mut job = resolve(request)?;
-    let mut search = None;
+    let mut search: Option<Search> = None;
     if let Some(Choice(what)) = &request.find {
         search = Some(find::run(&mut job, *what)?);
     }
     let estimate = job.estimate()?;
     let judgement = job.judge(&estimate);
-    let wanted = request.changes && !judgement.verdict.certainly_fits();
+    let found = search.as_ref().is_some_and(|s| s.value.is_some());
+    let wanted = request.changes && !judgement.verdict.certainly_fits() && !found;
     let changes =
         if wanted { changes::nearest(&job, judgement.verdict.fits()) } else { Vec::new() };
     let mut response = assemble(&job, estimate, request);
@@ -88,7 +89,12 @@ pub(crate) fn resolve(request: &Request) -> Result<Job, EngineError> {
     let mut residents = Vec::with_capacity(request.with.len());
     for with in &request.with {
         let model = Arc::new(model::resolve(&with.model)?);
-        residents.push(Resident { model, inference: workload::inference(&with.infer)? });
+        let mut inference = workload::inference(&with.infer)?;
+        if let Some(limit) = model.architecture.max_positions {
+            let (seq, generate) = (with.infer.seq.is_none(), with.infer.generate.is_none());
+            shorten(&mut inference, limit, seq, generate);
+        }
+        residents.push(Resident { model, inference });
     }
     let (mut workload, strategy) = match &model {
         None => (None, Strategy::default()),

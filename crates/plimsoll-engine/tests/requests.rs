@@ -74,6 +74,7 @@ fn totals_are_the_sums_of_their_parts() {
     for workload in [
         r#"{"train": {"batch": 2, "seq": 512}}"#,
         r#"{"train": {"method": "qlora", "batch": 2, "seq": 512}}"#,
+        r#"{"infer": {"batch": 4}}"#,
         r#"{"llama.cpp": {"ctx": 4096, "quant": "Q4_K_M"}}"#,
         r#"{"vllm": {"max_model_len": 4096}}"#,
         r#"{"sglang": {"context": 4096}}"#,
@@ -125,7 +126,12 @@ fn every_change_fits_when_it_is_made() {
 #[test]
 fn a_second_model_adds_its_own() {
     let alone = r#"{"model": "llama-3.2-1b", "machine": "rtx-3090", "workload": {"vllm": {"max_model_len": 4096}}}"#;
-    assert!(answer(alone).fits);
+    let one = answer(alone);
+    let both = answer(
+        &alone.replace("\"workload\"", r#""with": [{"model": "bert-base-uncased"}], "workload""#),
+    );
+    assert!(both.peak.allocated.get() > one.peak.allocated.get() + 4 * 109_000_000);
+    assert!(both.interval.low <= both.peak.device && both.peak.device <= both.interval.high);
     let data = r#"{"machine": "24GiB", "data": ["tokens:1000x1024:f16", "image:100x100x3:u8"], "data_batch": 2}"#;
     assert_eq!(answer(data).peak.allocated.get(), 2 * (1000 * 1024 * 2 + 100 * 100 * 3));
 }

@@ -307,7 +307,7 @@ pub struct ServingArgs {
     #[arg(long, value_name = "TYPE", value_parser = words::<WeightType>(), visible_alias = "quantization")]
     pub weights: Option<Choice<WeightType>>,
     /// Element type of the KV cache: q8_0, fp8.
-    #[arg(long, value_name = "DTYPE", value_parser = clap::value_parser!(Dtype), visible_alias = "kv-cache-dtype")]
+    #[arg(long, value_name = "DTYPE", value_parser = clap::value_parser!(Dtype), visible_aliases = ["kv-cache-dtype", "kv-dtype"])]
     pub cache_type: Option<Dtype>,
     /// Attention kernel of training and plain inference.
     #[arg(long, value_name = "KERNEL", value_parser = words::<AttentionKernel>())]
