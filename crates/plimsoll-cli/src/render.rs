@@ -21,7 +21,7 @@ pub fn screen(response: &Response, width: usize) -> String {
     let mut out = String::new();
     verdict(&mut out, response, width);
     bar::draw(&mut out, response, width);
-    categories(&mut out, response);
+    categories(&mut out, response, width);
     figures(&mut out, response);
     search(&mut out, response, width);
     changes(&mut out, response, width);
@@ -70,7 +70,7 @@ fn verdict(out: &mut String, r: &Response, width: usize) {
     let _ = writeln!(out, "{}\n", wrap(&format!("  {model}{detail}"), width, 0, 2));
 }
 
-fn categories(out: &mut String, r: &Response) {
+fn categories(out: &mut String, r: &Response, width: usize) {
     let mut table = lists::table(&["", "AT THE PEAK", "BYTES", "SHARE"], &[2, 3]);
     for row in &r.categories {
         let letter = bar::letter(row.category).to_string();
@@ -89,11 +89,11 @@ fn categories(out: &mut String, r: &Response) {
     };
     table.add_row([String::new(), "device total".to_owned(), r.peak.device.to_string(), place]);
     indent(out, &lists::text(&table));
-    let _ = writeln!(
-        out,
-        "  {DIM}allocated {}, reserved {}, device {}; 9 of 10 runs between {} and {}{DIM:#}",
+    let line = format!(
+        "  allocated {}, reserved {}, device {}; 9 of 10 runs between {} and {}",
         r.peak.allocated, r.peak.reserved, r.peak.device, r.interval.low, r.interval.high
     );
+    let _ = writeln!(out, "{DIM}{}{DIM:#}", wrap(&line, width, 0, 4));
     if !r.host.is_zero() {
         let _ = writeln!(out, "  host memory {}", r.host);
     }

@@ -12,12 +12,16 @@ fn folder() -> PathBuf {
 
 /// Runs the program in the folder of the test data, without the user's environment.
 fn run(arguments: &[&str]) -> Output {
+    run_with(arguments, "/nonexistent")
+}
+
+fn run_with(arguments: &[&str], home: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_plimsoll"))
         .args(arguments)
         .current_dir(folder().join("data"))
         .env_clear()
         .env("HF_HUB_OFFLINE", "1")
-        .env("HOME", "/nonexistent")
+        .env("HOME", home)
         .output()
         .unwrap()
 }
@@ -346,6 +350,24 @@ fn files_are_read_whatever_they_are() {
     assert_eq!(output.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&output.stderr).contains("config.json"));
     fs::remove_dir_all(&dir).unwrap();
+}
+
+/// A model of the hub is read from the cache of the Hugging Face libraries, offline too.
+#[test]
+fn hub_models_come_from_the_cache() {
+    let home = std::env::temp_dir().join(format!("plimsoll-hub-{}", std::process::id()));
+    let commit = "0123456789abcdef0123456789abcdef01234567";
+    let repo = home.join(".cache/huggingface/hub/models--org--tiny");
+    fs::create_dir_all(repo.join("refs")).unwrap();
+    fs::create_dir_all(repo.join("snapshots").join(commit)).unwrap();
+    fs::write(repo.join("refs/main"), commit).unwrap();
+    fs::write(repo.join("snapshots").join(commit).join("config.json"), TINY_CONFIG).unwrap();
+    let arguments = ["estimate", "hf:org/tiny", "--train", "--gpu", "24GiB", "--json"];
+    let output = run_with(&arguments, home.to_str().unwrap());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&arguments, &output));
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(value["model"]["name"], "hf:org/tiny");
+    fs::remove_dir_all(&home).unwrap();
 }
 
 /// An assumption, a warning or a change that names an option must name one that exists.
