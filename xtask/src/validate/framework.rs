@@ -44,6 +44,15 @@ pub struct Entry {
     /// Data parallelism is written by hand: gradients are reduced where they are.
     #[serde(default)]
     pub reduces_in_place: bool,
+    /// Words of `version` from which AdamW is the fused one.
+    #[serde(default)]
+    fused_in: Vec<String>,
+    /// The optimizer of its single-device recipes, where a row states none.
+    #[serde(default)]
+    pub optimizer: String,
+    /// The ZeRO stage of its script for full fine-tuning.
+    #[serde(default)]
+    pub full_zero: Option<u64>,
     /// The year from which `compile` covers the loss as well.
     #[serde(default)]
     pub compiled_loss_from: Option<u64>,
@@ -65,8 +74,10 @@ impl Entry {
     }
 
     /// Form of AdamW where nothing else is said.
-    pub fn form(&self) -> OptimizerForm {
-        if self.form == "fused" { OptimizerForm::Fused } else { OptimizerForm::Foreach }
+    pub fn form(&self, row: &Row) -> OptimizerForm {
+        let version = row.lower("version");
+        let fused = self.form == "fused" || self.fused_in.iter().any(|w| version.contains(w));
+        if fused { OptimizerForm::Fused } else { OptimizerForm::Foreach }
     }
 
     /// Type of LoRA adapters.

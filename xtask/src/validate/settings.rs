@@ -27,7 +27,7 @@ pub fn deepspeed(row: &Row) -> bool {
 }
 
 /// `precision`.
-pub fn precision(row: &Row, full: bool) -> Result<Precision, String> {
+pub fn precision(row: &Row, full: bool, zero: bool) -> Result<Precision, String> {
     let text = row.lower("precision");
     if text.is_empty() {
         return Err("precision is not stated".into());
@@ -54,7 +54,7 @@ pub fn precision(row: &Row, full: bool) -> Result<Precision, String> {
             Precision::master_weights(half, DType::F32)
         }
         Some(half) if sharded_master => Precision { compute: half, ..Precision::pure(DType::F32) },
-        Some(half) if deepspeed(row) && full && !full_weights => {
+        Some(half) if (zero || deepspeed(row)) && full && !full_weights => {
             Precision::master_weights(half, half)
         }
         Some(half)
@@ -96,8 +96,11 @@ pub fn mixed(
 
 /// `optimizer` and how it is implemented.
 pub fn optimizer(row: &Row, entry: Option<&Entry>) -> Result<(Optimizer, OptimizerForm), String> {
-    let text = row.lower("optimizer").replace("whenquantized", "");
-    let default = entry.map_or(OptimizerForm::Foreach, Entry::form);
+    let mut text = row.lower("optimizer");
+    if text.is_empty() && row.whole("n_gpus") == Some(1) {
+        entry.map_or("", |e| e.optimizer.as_str()).to_ascii_lowercase().clone_into(&mut text);
+    }
+    let default = entry.map_or(OptimizerForm::Foreach, |e| e.form(row));
     if text.starts_with("none") {
         return Ok((Optimizer::None, OptimizerForm::Loop));
     }

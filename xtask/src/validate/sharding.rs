@@ -85,12 +85,17 @@ pub fn layout(row: &Row, layers: u64) -> Result<(Sharding, Option<String>), Stri
     sharding.sequence = keys.on(&["sp"]) && sharding.tensor > 1;
     sharding.loss_parallel = keys.on(&["vocab_tp", "loss_parallel"]);
     let mut note = None;
-    data(row, &keys, &mut sharding, &mut note);
+    data(row, &keys, &mut sharding, &mut note)?;
     pipeline(row, &keys, &mut sharding, layers);
     Ok((sharding, note))
 }
 
-fn data(row: &Row, keys: &Keys<'_>, sharding: &mut Sharding, note: &mut Option<String>) {
+fn data(
+    row: &Row,
+    keys: &Keys<'_>,
+    sharding: &mut Sharding,
+    note: &mut Option<String>,
+) -> Result<(), String> {
     let others = sharding.tensor * sharding.pipeline * sharding.context;
     if let Some((key, value)) = keys.get(&FSDP) {
         let ranks = whole(value).unwrap_or(1).max(1);
@@ -105,13 +110,13 @@ fn data(row: &Row, keys: &Keys<'_>, sharding: &mut Sharding, note: &mut Option<S
         let reshard =
             keys.get(&["reshard_after_forward"]).and_then(|(_, v)| words(v)).unwrap_or_default();
         let never = matches!(reshard.as_str(), "never" | "false");
-        // A pipeline of FSDP stages keeps them unsharded between micro-batches.
-        let staged = sharding.pipeline > 1 && reshard != "always";
+        // torchtitan's pipeline of FSDP stages keeps them unsharded between micro-batches.
+        let staged = key == "fsdp2" && sharding.pipeline > 1 && reshard != "always";
         sharding.keep_unsharded = key == "fsdp shard_grad_op" || never || staged;
         if row.lower("precision").contains("fp32 gradient reduce") {
             sharding.reduce_bytes = Some(4);
         }
-        return;
+        return Ok(());
     }
     let stage = keys.degree(&["zero"]);
     sharding.zero = match stage {
@@ -126,13 +131,19 @@ fn data(row: &Row, keys: &Keys<'_>, sharding: &mut Sharding, note: &mut Option<S
     {
         sharding.zero = ZeroStage::Fsdp2;
     }
-    sharding.data = data_ranks(row).unwrap_or_else(|| {
-        let ranks = NODE.max(others).max(sharding.expert * sharding.pipeline);
-        *note = Some(format!(
-            "{ranks} ranks assumed: neither ranks nor a data-parallel degree is stated"
-        ));
-        (ranks / others).max(1)
-    });
+    if let Some(ranks) = data_ranks(row) {
+        sharding.data = ranks;
+        return Ok(());
+    }
+    if sharding.zero > ZeroStage::Ddp {
+        return Err(
+            "ranks are not stated, and the share of the optimizer states hangs on them".into()
+        );
+    }
+    let ranks = NODE.max(others).max(sharding.expert * sharding.pipeline);
+    *note = Some(format!("{ranks} ranks assumed: none are stated"));
+    sharding.data = (ranks / others).max(1);
+    Ok(())
 }
 
 /// FSDP1 until torch 2.1 does not reshard a module whose flat parameter needs no gradient: its post-backward hook hangs

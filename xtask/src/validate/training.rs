@@ -3,7 +3,7 @@
 use plimsoll_catalog::machines::{Machine, parse_machine};
 use plimsoll_catalog::overheads::{communicator_bytes, context_bytes};
 use plimsoll_estimate::interval::{self, Counter};
-use plimsoll_estimate::request::{Method, Stack, Strategy, Training, ZeroGrad};
+use plimsoll_estimate::request::{Method, Stack, Strategy, Training, ZeroGrad, ZeroStage};
 use plimsoll_estimate::{Device, Estimate, Spread, training};
 use plimsoll_units::Bytes;
 use serde_json::Value;
@@ -53,6 +53,10 @@ pub fn request(row: &Row) -> Result<Request, String> {
     let (mut layout, note) = sharding::layout(row, layers)?;
     layout.loss_parallel |= layout.tensor > 1 && entry.is_some_and(|e| e.loss_parallel);
     layout.bucket_view |= entry.is_some_and(|e| e.reduces_in_place);
+    let zero = entry.and_then(|e| e.full_zero).filter(|_| method == Method::Full);
+    if zero.is_some() && layout.data == 1 {
+        layout.zero = ZeroStage::Three;
+    }
     sharding::frozen_parts(row, &mut layout, method != Method::Full);
     notes.extend(note);
     let (batch, accumulation) = settings::micro_batch(row, layout.pipeline, entry)?;
@@ -65,7 +69,13 @@ pub fn request(row: &Row) -> Result<Request, String> {
     let (optimizer, form) = settings::optimizer(row, entry)?;
     let device =
         device(row, layout.data.saturating_mul(layout.tensor * layout.pipeline * layout.context))?;
-    let precision = settings::mixed(row, entry, settings::precision(row, full)?, &method, &layout);
+    let precision = settings::mixed(
+        row,
+        entry,
+        settings::precision(row, full, zero.is_some())?,
+        &method,
+        &layout,
+    );
     let training = Training {
         method,
         precision,
