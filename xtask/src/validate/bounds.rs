@@ -149,7 +149,7 @@ fn checkpointing(text: &str) -> &'static str {
 
 fn sharding(text: &str, gpus: u64) -> Value {
     if text.contains("naive layer split") {
-        return json!("naive layer split");
+        return json!(format!("naive layer split over {gpus} gpus"));
     }
     let mut map = serde_json::Map::new();
     let mut put = |key: &str, value: Option<u64>| {

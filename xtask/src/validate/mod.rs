@@ -160,3 +160,6 @@ fn score_row(row: &Row) -> Case {
         training::score(row)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,13 +32,20 @@ pub fn resolve(row: &Row) -> Result<Model, String> {
         return Err(format!("two models in one program: {text}"));
     }
     let layers = row.whole("num_layers").or_else(|| after(&lower, "truncated to"));
-    let (name, mut config, positions) = if let Some(config) = shape(&lower) {
+    let (name, mut config, positions) = if let Some(config) = torch_shape(&lower) {
+        (text.clone(), config, Some(Positions::None))
+    } else if let Some(config) = shape(&lower) {
         (text.clone(), config, None)
-    } else if let Some((config, rows)) = mpt_style(&lower, row.whole("seq_len")) {
-        (text.clone(), config, Some(Positions::Learned { rows }))
     } else {
         let entry = catalogued(&text).ok_or_else(|| format!("unknown model: {text}"))?;
-        let config = serde_json::from_str(entry.config).map_err(|e| e.to_string())?;
+        let mut config: Map<String, Value> =
+            serde_json::from_str(entry.config).map_err(|e| e.to_string())?;
+        // A model made from scratch has as many learned positions as it is trained on.
+        if let (Some(Value::Bool(true)), Some(rows)) =
+            (config.get("learned_pos_emb"), row.whole("seq_len"))
+        {
+            config.insert("max_seq_len".into(), json!(rows));
+        }
         (entry.name.to_owned(), config, None)
     };
     if let Some(layers) = layers {
@@ -146,36 +153,30 @@ fn shape(text: &str) -> Option<Map<String, Value>> {
     config.as_object().cloned()
 }
 
-/// The sizes of llm-foundry's MPT configurations (`scripts/train/yamls/pretrain/mpt-*.yaml`): width, layers, heads.
-/// They have learned positions for the trained length, a tied table of 50,368 rows and no biases.
-const MPT: [(&str, u64, u64, u64); 9] = [
-    ("125m", 768, 12, 12),
-    ("350m", 1024, 24, 16),
-    ("760m", 1536, 24, 12),
-    ("1b", 2048, 24, 16),
-    ("3b", 2560, 32, 20),
-    ("7b", 4096, 32, 32),
-    ("13b", 5120, 40, 40),
-    ("30b", 7168, 48, 56),
-    ("70b", 8192, 80, 64),
-];
-
-fn mpt_style(text: &str, sequence: Option<u64>) -> Option<(Map<String, Value>, u64)> {
-    let size = text.strip_prefix("mpt-style ")?.trim();
-    let (_, hidden, layers, heads) = MPT.iter().find(|(name, ..)| *name == size)?;
-    let rows = sequence.unwrap_or(2048);
+/// PyTorch's own `nn.Transformer` (encoder and decoder of equal depth) as its word-language example spells it: `ninp` is
+/// the width, `nhid` the feed-forward width. WikiText-2 has 33,278 words.
+fn torch_shape(text: &str) -> Option<Map<String, Value>> {
+    let (hidden, ffn) = (after(text, "ninp")?, after(text, "nhid")?);
+    let layers = after(text, "nlayers")?;
+    let heads = after(text, "nhead")?;
+    let vocab = after(text, "vocab").or_else(|| text.contains("wikitext2").then_some(33_278))?;
     let config = json!({
-        "model_type": "mpt",
-        "architectures": ["MPTForCausalLM"],
+        "model_type": "bart",
+        "architectures": ["BartForConditionalGeneration"],
         "d_model": hidden,
-        "n_layers": layers,
-        "n_heads": heads,
-        "expansion_ratio": 4,
-        "vocab_size": 50368,
-        "max_seq_len": rows,
-        "tie_word_embeddings": true,
+        "encoder_layers": layers,
+        "decoder_layers": layers,
+        "encoder_ffn_dim": ffn,
+        "decoder_ffn_dim": ffn,
+        "encoder_attention_heads": heads,
+        "decoder_attention_heads": heads,
+        "vocab_size": vocab,
+        "max_position_embeddings": 5000,
+        "activation_function": "relu",
+        "tie_word_embeddings": false,
+        "torch_dtype": "float32",
     });
-    Some((config.as_object().cloned()?, rows))
+    config.as_object().cloned()
 }
 
 /// `dense`, `moe`, `hybrid`, `encoder`, `encoder-decoder`, `vision`...: what the errors are grouped by.

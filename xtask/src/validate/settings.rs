@@ -490,6 +490,9 @@ pub fn micro_batch(row: &Row, stages: u64, entry: Option<&Entry>) -> Result<(u64
         let micro = (local / pieces.max(1)).max(1);
         return Ok((micro, local / micro));
     }
+    // Through layers dealt to devices one micro-batch passes at a time.
+    let dealt = row.get("sharding").is_some_and(Value::is_string) && stages > 1;
+    let accumulation = if dealt { 1 } else { accumulation };
     if let Some(batch) = row.whole("micro_batch").or(row.whole("local_batch")) {
         if stages > 1
             && let Some(global) =

@@ -4,7 +4,7 @@ use plimsoll_estimate::request::{PipelineSchedule, Sharding, ZeroStage};
 use serde_json::{Map, Value};
 
 use super::megatron::Args;
-use super::row::{Row, flag, whole, words};
+use super::row::{Row, before, flag, whole, words};
 
 /// Ranks of a node, assumed where a Megatron row states neither ranks nor a data-parallel degree.
 const NODE: u64 = 8;
@@ -58,9 +58,11 @@ pub fn layout(row: &Row, layers: u64) -> Result<(Sharding, Option<String>), Stri
     let Some(map) = row.get("sharding").and_then(Value::as_object) else {
         let text = row.lower("sharding");
         if text.contains("naive") || text.contains("device_map") {
-            return Err(
-                "layers split over devices without a pipeline (device_map) are not modelled".into(),
-            );
+            // A device_map deals layers to devices; one micro-batch passes through them, and the fullest is reported.
+            sharding.pipeline = row.whole("n_gpus").or_else(|| before(&text, "gpu")).unwrap_or(2);
+            sharding.schedule = PipelineSchedule::GPipe;
+            let note = "layers split over devices taken as a pipeline of one micro-batch";
+            return Ok((sharding, Some(note.to_owned())));
         }
         if !(text.is_empty() || text == "none" || text == "false") {
             return Err(format!("sharding is not understood: {text}"));
@@ -83,7 +85,9 @@ pub fn layout(row: &Row, layers: u64) -> Result<(Sharding, Option<String>), Stri
     sharding.context = keys.degree(&["cp"]).unwrap_or(1);
     sharding.expert = keys.degree(&["ep"]).unwrap_or(1);
     sharding.sequence = keys.on(&["sp"]) && sharding.tensor > 1;
-    sharding.loss_parallel = keys.on(&["vocab_tp", "loss_parallel"]);
+    // `vocab_TP: false` gives every rank the logits of its own tokens instead of its own part of the vocabulary: as many.
+    sharding.loss_parallel =
+        keys.on(&["loss_parallel"]) || sharding.tensor > 1 && keys.get(&["vocab_tp"]).is_some();
     let mut note = None;
     data(row, &keys, &mut sharding, &mut note)?;
     pipeline(row, &keys, &mut sharding, layers);
