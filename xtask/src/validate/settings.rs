@@ -84,13 +84,18 @@ pub fn mixed(
     layout: &Sharding,
 ) -> Precision {
     let half = stated.weights != DType::F32 && stated.master.is_none();
-    let quantized = matches!(method, Method::Lora(l) if l.base.is_some());
+    // PEFT leaves GPTQ and AWQ models as they are.
+    let quantized = matches!(method, Method::Lora(l) if l.base.is_some_and(|b| {
+        matches!(b.dtype, DType::Nf4 | DType::Nf4Dq | DType::Int8Row)
+    }));
     let sharded = layout.data > 1 && layout.zero >= ZeroStage::Three;
     let plugin = row.lower("framework_config").contains("accelerated");
     if half && quantized && !sharded && !plugin && entry.is_some_and(|e| e.widens_unquantized) {
         return Precision { fp8: stated.fp8, ..Precision::autocast(stated.compute) };
     }
-    let autocast = stated.autocast || half && entry.is_some_and(|e| e.mixed);
+    // DeepSpeed runs the 16-bit model itself, without autocast.
+    let trainer = entry.is_some_and(|e| e.mixed) && !deepspeed(row);
+    let autocast = stated.autocast || half && trainer;
     Precision { autocast, ..stated }
 }
 
