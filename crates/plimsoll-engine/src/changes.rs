@@ -43,8 +43,8 @@ pub(crate) fn nearest(job: &Job, certain: bool) -> Vec<Change> {
             None => unsolved.push(one),
         }
     }
-    // Pairs of what does not suffice alone; cheap pairs first.
-    if found.len() < LISTED {
+    // Pairs of what does not suffice alone; cheap pairs first. What fits by its estimate needs no such search.
+    if found.len() < LISTED && !certain {
         let mut pairs: Vec<(&Move, &Move)> = Vec::new();
         for (i, a) in unsolved.iter().enumerate() {
             pairs.extend(unsolved[i + 1..].iter().map(|b| (*a, *b)));
