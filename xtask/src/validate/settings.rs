@@ -37,7 +37,7 @@ pub fn precision(row: &Row, full: bool, zero: bool) -> Result<Precision, String>
     }
     let half = if any(&text, &["bf16", "bfloat16"]) {
         Some(DType::Bf16)
-    } else if any(&text, &["fp16", "float16"]) {
+    } else if any(&text, &["fp16", "float16", "16-mixed", "16-true"]) {
         Some(DType::F16)
     } else {
         None
@@ -190,6 +190,11 @@ pub fn checkpointing(row: &Row, entry: Option<&Entry>) -> Result<Checkpointing, 
             }
         }
         "selective" if row.get("megatron_args").is_some() => Checkpointing::AttentionCore,
+        // `selective (every 2nd layer)`, `selective, option 2`: whole layers, every k-th.
+        _ if text.starts_with("selective") && any(&text, &["layer", "option"]) => {
+            let k = after(&text, "option").or_else(|| after(&text, "every"));
+            Checkpointing::EveryK { k: k.filter(|k| *k > 0).unwrap_or(2) }
+        }
         _ if text.starts_with("selective") => Checkpointing::Selective,
         _ if text.starts_with("full") || text == "true" || text.contains("checkpoint") => {
             Checkpointing::Full

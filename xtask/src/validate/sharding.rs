@@ -20,7 +20,25 @@ impl Keys<'_> {
     }
 
     fn degree(&self, names: &[&str]) -> Option<u64> {
-        self.get(names).and_then(|(_, v)| whole(v)).filter(|n| *n > 0)
+        self.get(names).and_then(|(_, v)| whole(v)).filter(|n| (1..=MOST).contains(n))
+    }
+
+    /// The entry of fully sharded data parallelism, in any of its spellings.
+    fn fsdp(&self) -> Option<(String, &Value)> {
+        self.starting(&["fsdp", "simplefsdp", "hsdp"])
+    }
+
+    /// `ZeRO`, `ZeRO-3`, `zero2`.
+    fn zero(&self) -> Option<(String, &Value)> {
+        self.starting(&["zero"])
+    }
+
+    fn starting(&self, starts: &[&str]) -> Option<(String, &Value)> {
+        self.0?.iter().find_map(|(key, value)| {
+            let key = key.to_ascii_lowercase();
+            let found = starts.iter().any(|s| key.starts_with(s)) && !value.is_null();
+            found.then_some((key, value))
+        })
     }
 
     fn on(&self, names: &[&str]) -> bool {
@@ -28,27 +46,19 @@ impl Keys<'_> {
     }
 }
 
-const FSDP: [&str; 8] = [
-    "fsdp2",
-    "simplefsdp",
-    "fsdp1",
-    "fsdp",
-    "fsdp full_shard",
-    "fsdp zero3",
-    "fsdp shard_grad_op",
-    "fsdp no_shard",
-];
+/// The most ranks that are believed.
+const MOST: u64 = 1 << 20;
 
 /// Data-parallel ranks, where the row says enough.
 pub fn data_ranks(row: &Row) -> Option<u64> {
     let map = row.get("sharding").and_then(Value::as_object);
     let keys = Keys(map);
-    if let Some(stated) = keys.degree(&["dp"]).or(keys.degree(&["ddp"])).or(keys.degree(&FSDP)) {
+    let fsdp = || keys.fsdp().and_then(|(_, v)| whole(v)).filter(|n| (1..=MOST).contains(n));
+    if let Some(stated) = keys.degree(&["dp"]).or(keys.degree(&["ddp"])).or_else(fsdp) {
         return Some(stated);
     }
-    let others = keys.degree(&["tp"]).unwrap_or(1)
-        * keys.degree(&["pp"]).unwrap_or(1)
-        * keys.degree(&["cp"]).unwrap_or(1);
+    let degree = |name| keys.degree(&[name]).unwrap_or(1);
+    let others = degree("tp").saturating_mul(degree("pp")).saturating_mul(degree("cp"));
     row.whole("n_gpus").map(|n| (n / others.max(1)).max(1))
 }
 
@@ -100,14 +110,15 @@ fn data(
     sharding: &mut Sharding,
     note: &mut Option<String>,
 ) -> Result<(), String> {
-    let others = sharding.tensor * sharding.pipeline * sharding.context;
-    if let Some((key, value)) = keys.get(&FSDP) {
-        let ranks = whole(value).unwrap_or(1).max(1);
+    let others = sharding.tensor.saturating_mul(sharding.pipeline).saturating_mul(sharding.context);
+    if let Some((key, value)) = keys.fsdp() {
+        let stated = whole(value).filter(|n| (1..=MOST).contains(n));
+        let ranks = stated.or_else(|| row.whole("n_gpus").map(|n| n / others)).unwrap_or(1).max(1);
         // FSDP shards over the context-parallel ranks too.
-        sharding.data = ranks * sharding.context;
+        sharding.data = ranks.saturating_mul(sharding.context);
         sharding.zero = match key.as_str() {
             "fsdp no_shard" => ZeroStage::Ddp,
-            "fsdp2" | "simplefsdp" => ZeroStage::Fsdp2,
+            "fsdp2" | "simplefsdp" | "hsdp" => ZeroStage::Fsdp2,
             _ => ZeroStage::Fsdp1,
         };
         sharding.bucket_view = key == "fsdp no_shard";
@@ -122,8 +133,19 @@ fn data(
         }
         return Ok(());
     }
-    let stage = keys.degree(&["zero"]);
-    sharding.zero = match stage {
+    // The stage stands behind the colon, or in the key itself, and then the ranks behind the colon.
+    let mut ranks = data_ranks(row);
+    let stage = keys.zero().and_then(|(key, value)| {
+        let digit = key.chars().find(char::is_ascii_digit);
+        match digit.and_then(|d| d.to_digit(10)) {
+            Some(stage) => {
+                ranks = whole(value).filter(|n| (1..=MOST).contains(n)).or(ranks);
+                Some(u64::from(stage))
+            }
+            None => whole(value),
+        }
+    });
+    sharding.zero = match stage.filter(|s| *s > 0) {
         Some(1) => ZeroStage::One,
         Some(2) => ZeroStage::Two,
         Some(_) => ZeroStage::Three,
@@ -135,7 +157,7 @@ fn data(
     {
         sharding.zero = ZeroStage::Fsdp2;
     }
-    if let Some(ranks) = data_ranks(row) {
+    if let Some(ranks) = ranks {
         sharding.data = ranks;
         return Ok(());
     }
@@ -144,7 +166,7 @@ fn data(
             "ranks are not stated, and the share of the optimizer states hangs on them".into()
         );
     }
-    let ranks = NODE.max(others).max(sharding.expert * sharding.pipeline);
+    let ranks = NODE.max(others).max(sharding.expert.saturating_mul(sharding.pipeline));
     *note = Some(format!("{ranks} ranks assumed: none are stated"));
     sharding.data = (ranks / others).max(1);
     Ok(())

@@ -198,3 +198,39 @@ fn rows_that_cannot_be_modelled_say_why() {
         assert!(case.reason.is_some_and(|r| !r.is_empty()), "{value}");
     }
 }
+
+#[test]
+fn spellings_of_layouts() {
+    for (value, data, zero) in [
+        (json!({"FSDP HYBRID_SHARD": 8}), 8, ZeroStage::Fsdp1),
+        (json!({"ZeRO-3": 16}), 16, ZeroStage::Three),
+        (json!({"ZeRO": 2, "nodes": 2, "DP": 4}), 4, ZeroStage::Two),
+        (json!({"DDP": 8}), 8, ZeroStage::Ddp),
+        (json!({"DP": "4"}), 4, ZeroStage::Ddp),
+    ] {
+        let (found, _) = sharding::layout(&row(&json!({"sharding": value})), 32).unwrap();
+        assert_eq!((found.data, found.zero), (data, zero), "{value}");
+    }
+}
+
+/// Any field may be missing, null, or of another kind: a row is then scored or listed with a reason, never a panic.
+#[test]
+fn damaged_rows_are_never_fatal() {
+    let text = include_str!("../../../validation/cases/training.jsonl");
+    for line in text.lines().step_by(61) {
+        let Value::Object(map) = serde_json::from_str(line).unwrap() else { panic!("{line}") };
+        for key in map.keys() {
+            let big = json!(9_000_000_000_000_000_u64);
+            for damage in [Value::Null, json!(""), json!(-1), big, json!([1]), json!({"x": {}})] {
+                // Sizes that are believed would only make the run long.
+                let sizes = ["seq_len", "micro_batch", "grad_accum", "local_batch"];
+                if sizes.contains(&key.as_str()) && damage.is_u64() {
+                    continue;
+                }
+                let mut copy = map.clone();
+                copy.insert(key.clone(), damage);
+                let _ = super::score_row(&row(&Value::Object(copy)));
+            }
+        }
+    }
+}

@@ -67,8 +67,12 @@ pub fn request(row: &Row) -> Result<Request, String> {
     let stack = settings::stack(row, entry);
     let full = method == Method::Full;
     let (optimizer, form) = settings::optimizer(row, entry)?;
-    let device =
-        device(row, layout.data.saturating_mul(layout.tensor * layout.pipeline * layout.context))?;
+    let device = device(
+        row,
+        [layout.data, layout.tensor, layout.pipeline, layout.context]
+            .into_iter()
+            .fold(1, u64::saturating_mul),
+    )?;
     let precision = settings::mixed(
         row,
         entry,
