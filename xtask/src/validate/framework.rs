@@ -41,6 +41,9 @@ pub struct Entry {
     /// What is not quantized is cast to F32 before QLoRA (`prepare_model_for_kbit_training`).
     #[serde(default)]
     pub widens_unquantized: bool,
+    /// Adapters have dropout before them where a row does not say.
+    #[serde(default)]
+    pub adapter_dropout: bool,
     /// Data parallelism is written by hand: gradients are reduced where they are.
     #[serde(default)]
     pub reduces_in_place: bool,

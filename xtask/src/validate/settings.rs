@@ -353,7 +353,9 @@ pub fn method(
         Method::Lora(Lora {
             rank,
             targets,
-            dropout: field("dropout").and_then(number).is_some_and(|d| d > 0.0),
+            dropout: field("dropout")
+                .and_then(number)
+                .map_or(entry.is_some_and(|e| e.adapter_dropout), |d| d > 0.0),
             dtype,
             base: base(row, &text("quantize")),
             train_embeddings: any(&modules, &["wte", "embed", "lm_head"]),

@@ -39,6 +39,14 @@ pub fn estimate(
     device: &Device,
 ) -> Result<Estimate, EstimateError> {
     options::validate(model, training, strategy)?;
+    // LitGPT never ties the output projection to the token table: it holds a copy.
+    if training.stack == Stack::LitGpt && model.head.tied {
+        let mut untied = model.clone();
+        untied.head.tied = false;
+        let inventory = plimsoll_model::inventory::inventory(&untied);
+        let worst = worst_rank(&untied, &inventory, training, strategy, device)?;
+        return Ok(report::estimate(model, training, strategy, device, worst));
+    }
     let worst = worst_rank(model, inventory, training, strategy, device)?;
     Ok(report::estimate(model, training, strategy, device, worst))
 }

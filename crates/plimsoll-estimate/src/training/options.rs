@@ -44,6 +44,8 @@ pub fn build_options(
         trainable,
         adapters,
         base,
+        // Fabric's bitsandbytes plugin replaces every linear layer; Transformers leaves the head out.
+        quantize_head: training.stack == Stack::LitGpt,
         dropout: training.dropout,
         loss: loss(model, training),
         widens_outputs: autocast

@@ -193,8 +193,8 @@ impl<'a> BlockBuilder<'a> {
         let parameter = self.find(part, bias)?;
         let options = self.scope.options;
         let trainable = self.trainable && !parameter.frozen;
-        let quantized =
-            options.base.filter(|_| parameter.is_linear() && !trainable && !is_head(part));
+        let kept = is_head(part) && !(options.quantize_head && part == Part::Head);
+        let quantized = options.base.filter(|_| parameter.is_linear() && !trainable && !kept);
         let dtype = quantized.map_or(options.weights, |(dtype, _)| dtype);
         Ok(self.declare(parameter, dtype, trainable))
     }

@@ -26,6 +26,8 @@ pub struct BuildOptions {
     pub adapters: Option<Adapters>,
     /// Storage of frozen matrices and whether a dequantized copy is written at each use.
     pub base: Option<(DType, bool)>,
+    /// The output projection is quantized like any linear layer.
+    pub quantize_head: bool,
     /// Dropout where the model has it.
     pub dropout: bool,
     /// Loss.
@@ -58,6 +60,7 @@ impl Default for BuildOptions {
             trainable: Trainable::All,
             adapters: None,
             base: None,
+            quantize_head: false,
             dropout: false,
             loss: LossStyle::CrossEntropy { upcast: true, shifted_copy: false },
             widens_outputs: false,
