@@ -230,8 +230,19 @@ impl TimelineBuilder {
 
     /// Allocates on the default stream.
     pub fn alloc(&mut self, requested: Bytes, category: Category, origin: OriginId) -> TensorId {
+        self.alloc_on(0, requested, category, origin)
+    }
+
+    /// Allocates on a stream: the caching allocator never reuses a block on another one.
+    pub fn alloc_on(
+        &mut self,
+        stream: u16,
+        requested: Bytes,
+        category: Category,
+        origin: OriginId,
+    ) -> TensorId {
         let id = TensorId(self.timeline.allocations.len() as u32);
-        self.timeline.allocations.push(Allocation { requested, category, origin, stream: 0 });
+        self.timeline.allocations.push(Allocation { requested, category, origin, stream });
         self.live.push(true);
         if !requested.is_zero() {
             self.timeline.events.push(Event::Alloc(id));

@@ -1,6 +1,7 @@
 //! Training in PyTorch terms: the graph of the model as the chosen implementation runs it, one step simulated on the
 //! worst rank, the footprint of its timeline, and the terms behind it.
 
+mod explain;
 mod options;
 mod params;
 mod pipeline;
@@ -9,19 +10,25 @@ mod run;
 mod tape;
 
 use plimsoll_model::{Architecture, Graph, Inventory, build};
-use plimsoll_timeline::{Footprint, PyTorchConfig, Timeline, replay};
+use plimsoll_timeline::{Footprint, PyTorchConfig, ReplayOptions, Timeline, replay_with};
 use plimsoll_units::{Bindings, Bytes, Symbol};
 
-use crate::request::{Checkpointing, Stack, StepScope, Strategy, Training};
+use crate::request::{Checkpointing, Stack, Strategy, Training};
 use crate::{Device, Estimate, EstimateError};
 
 pub use options::build_options;
+
+/// Terms need every origin; the curve is drawn from the timeline when somebody asks for it.
+const REPLAY: ReplayOptions = ReplayOptions { points: 2, origins: usize::MAX };
 
 /// The simulated step of one rank.
 pub(crate) struct RankRun {
     /// Pipeline rank, from 0.
     pub rank: u64,
     pub graph: Graph,
+    /// Stages that the rank runs.
+    pub stages: Vec<usize>,
+    pub bindings: Bindings,
     pub timeline: Timeline,
     pub footprint: Footprint,
     pub host: Bytes,
@@ -92,13 +99,15 @@ fn worst_rank(
             workspace: library_workspace(training, device),
         };
         let ran = run::simulate(&run);
-        let footprint = replay(&ran.timeline, &PyTorchConfig::default());
+        let footprint = replay_with(&ran.timeline, &PyTorchConfig::default(), &REPLAY);
         let better =
             worst.as_ref().is_none_or(|w| footprint.allocated_peak > w.footprint.allocated_peak);
         if better {
             worst = Some(RankRun {
                 rank,
                 graph: Graph::default(),
+                stages: run.chunks.iter().flatten().copied().collect(),
+                bindings,
                 timeline: ran.timeline,
                 footprint,
                 host: ran.host,
@@ -116,9 +125,8 @@ fn worst_rank(
 }
 
 /// The cuBLAS workspace that torch allocates at the first product and keeps: 8.125 MiB, 32 MiB from Hopper on
-/// (pytorch/pytorch#83461, #120925). It does not exist where nothing is multiplied on the device.
+/// (pytorch/pytorch#83461, #120925).
 fn library_workspace(training: &Training, device: &Device) -> Bytes {
-    let _ = training.scope == StepScope::Forward;
     match (device.compute_capability, training.stack) {
         (_, Stack::Megatron) => Bytes::mib(80),
         (Some((major, _)), _) if major >= 9 => Bytes::mib(32),

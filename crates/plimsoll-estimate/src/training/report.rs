@@ -4,9 +4,9 @@ use plimsoll_model::Architecture;
 use plimsoll_timeline::Category;
 use plimsoll_units::Bytes;
 
-use super::RankRun;
-use crate::request::{Strategy, Training};
-use crate::term::{Estimate, Figure, Peak, Term};
+use super::{RankRun, explain};
+use crate::request::{AttentionKernel, Loss, Optimizer, OptimizerForm, Stack, Strategy, Training};
+use crate::term::{Assumption, Estimate, Figure, Peak};
 use crate::{Device, Diagnostic, Severity, interval};
 
 pub(super) fn estimate(
@@ -27,7 +27,7 @@ pub(super) fn estimate(
     if !context.is_zero() {
         categories.push((Category::Context, context));
     }
-    let terms = terms(&worst, device);
+    let terms = explain::terms(&worst, training, strategy, device);
     let workload = interval::workload(model, training, strategy);
     let interval = interval::device_bounds(&workload, &peak, device);
     let mut diagnostics = Vec::new();
@@ -44,40 +44,104 @@ pub(super) fn estimate(
             cure: format!("use --seq {limit} or less"),
         });
     }
-    let figures = vec![("pipeline_rank".to_owned(), Figure::Count(worst.rank))];
+    let mut figures = Vec::new();
+    if strategy.sharding.pipeline > 1 {
+        figures.push(("pipeline_rank".to_owned(), Figure::Count(worst.rank)));
+    }
     Estimate {
         peak,
         interval,
         categories,
         terms,
-        assumptions: Vec::new(),
+        assumptions: assumptions(training, device),
         diagnostics,
         peak_phase: f.peak_phase.map(|p| p.kind.label().to_owned()),
-        peak_module: None,
+        peak_module: explain::peak_module(&worst),
         host: worst.host,
         figures,
         timeline: Some(worst.timeline),
     }
 }
 
-fn terms(worst: &RankRun, device: &Device) -> Vec<Term> {
-    let f = &worst.footprint;
-    let mut terms: Vec<Term> = f
-        .live
-        .by_category
-        .iter()
-        .map(|(category, bytes)| {
-            Term::new(category.label().replace(' ', "_"), category.label(), *bytes)
-        })
-        .collect();
-    terms.push(Term::new(
-        "allocator",
-        "reserved but free",
-        f.reserved_peak.saturating_sub(f.allocated_peak),
-    ));
-    terms.push(
-        Term::new("context", "context and libraries", device.context.typical)
-            .source(device.context.source.clone()),
-    );
-    terms
+/// What the estimate takes for granted, whether the user chose it or not; a face leaves out what was said.
+fn assumptions(training: &Training, device: &Device) -> Vec<Assumption> {
+    let assume = |about: &str, value: String, reason: &str, option: &str| Assumption {
+        about: about.to_owned(),
+        value,
+        reason: reason.to_owned(),
+        option: option.to_owned(),
+    };
+    let mut list = vec![
+        assume("implementation", stack(training.stack).into(), "what autograd keeps depends on it", "--stack"),
+        assume("attention", attention(training.attention).into(), "decides whether scores are kept", "--attention"),
+        assume("loss", loss(training.loss).into(), "decides how many copies of the logits exist", "--loss"),
+        assume(
+            "allocator",
+            "PyTorch's caching allocator, default settings".into(),
+            "PYTORCH_CUDA_ALLOC_CONF is taken as unset",
+            "",
+        ),
+    ];
+    if training.optimizer != Optimizer::None {
+        list.push(assume(
+            "optimizer form",
+            form(training.optimizer_form).into(),
+            "decides the temporaries of the step",
+            "--optimizer-form",
+        ));
+    }
+    if !device.context.typical.is_zero() {
+        list.push(assume(
+            "context memory",
+            device.context.typical.to_string(),
+            "memory outside the allocator depends on driver and loaded kernels",
+            "",
+        ));
+    }
+    list
+}
+
+fn stack(stack: Stack) -> &'static str {
+    match stack {
+        Stack::Transformers => "Hugging Face Transformers modules",
+        Stack::TransformersFused => "Transformers with fused norms and rotary",
+        Stack::TransformersLiger => "Transformers with Liger kernels",
+        Stack::Torchtitan => "torchtitan",
+        Stack::Torchtune => "torchtune",
+        Stack::LitGpt => "LitGPT",
+        Stack::Megatron => "Megatron Core with Transformer Engine",
+        Stack::Plain => "plain PyTorch modules",
+        Stack::Torch => "torch.nn transformer modules",
+        Stack::Foundry => "LLM Foundry",
+    }
+}
+
+fn attention(kernel: AttentionKernel) -> &'static str {
+    match kernel {
+        AttentionKernel::Eager => "eager: scores in memory",
+        AttentionKernel::Sdpa => "scaled_dot_product_attention, flash where types allow",
+        AttentionKernel::SdpaEfficient => "scaled_dot_product_attention, memory-efficient",
+        AttentionKernel::SdpaMath => "scaled_dot_product_attention, math",
+        AttentionKernel::Flash => "flash-attn",
+        AttentionKernel::Flex => "FlexAttention",
+    }
+}
+
+fn loss(loss: Loss) -> String {
+    match loss {
+        Loss::CrossEntropy => "cross-entropy as the implementation writes it".to_owned(),
+        Loss::Chunked { tokens } => format!("cross-entropy in chunks of {tokens} tokens"),
+        Loss::FusedLinear => "fused linear cross-entropy, no logits".to_owned(),
+        Loss::Fused => "fused cross-entropy, gradient in place".to_owned(),
+        Loss::Classification => "a class per sequence".to_owned(),
+    }
+}
+
+fn form(form: OptimizerForm) -> &'static str {
+    match form {
+        OptimizerForm::Loop => "one parameter at a time",
+        OptimizerForm::Foreach => "foreach: a temporary as large as one moment of all parameters",
+        OptimizerForm::Fused => "fused: no temporaries",
+        OptimizerForm::InBackward => "inside backward: no full set of gradients",
+    }
 }

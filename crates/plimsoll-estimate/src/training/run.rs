@@ -16,6 +16,10 @@ use crate::request::{
     Checkpointing, OptimizerForm, Stack, StepScope, Strategy, Training, ZeroGrad, ZeroStage,
 };
 
+/// FSDP gathers and reduces on streams of its own, whose blocks the caching allocator keeps apart.
+const GATHER_STREAM: u16 = 1;
+const REDUCE_STREAM: u16 = 2;
+
 /// Everything that a run needs to know.
 pub(super) struct Run<'a> {
     pub graph: &'a Graph,
@@ -700,7 +704,7 @@ impl<'a> Simulation<'a> {
         if total.is_zero() {
             return;
         }
-        let id = self.t.alloc(total, Category::Communication, self.misc.gather);
+        let id = self.t.alloc_on(GATHER_STREAM, total, Category::Communication, self.misc.gather);
         self.gathered[stage].push(id);
     }
 
@@ -744,7 +748,7 @@ impl<'a> Simulation<'a> {
             let width = reduce.unwrap_or(self.run.training.precision.compute.block_bytes());
             buffer += Bytes::new(p.elements) * width;
         }
-        let id = self.t.alloc(buffer, Category::Communication, self.misc.reduce);
+        let id = self.t.alloc_on(REDUCE_STREAM, buffer, Category::Communication, self.misc.reduce);
         self.reducing.push(id);
         for (row, full) in std::mem::take(&mut self.unreduced) {
             self.t.free(full);
