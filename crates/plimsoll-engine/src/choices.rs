@@ -1,8 +1,8 @@
 //! The tables behind [`Choice`](crate::Choice): every word that an option accepts.
 
 use plimsoll_estimate::request::{
-    AttentionKernel, Checkpointing, LoraTargets, Loss, Optimizer, OptimizerForm, PipelineSchedule,
-    Precision, SplitMode, Stack, StepScope, ZeroGrad, ZeroStage,
+    AttentionKernel, Checkpointing, Lengths, LoraTargets, Loss, Optimizer, OptimizerForm,
+    PipelineSchedule, Precision, SplitMode, Stack, StepScope, ZeroGrad, ZeroStage,
 };
 use plimsoll_units::DType;
 
@@ -236,6 +236,11 @@ words!(Loss, "loss", [
     }
 );
 
+words!(Lengths, "length rule", [
+    "fixed" => Lengths::Fixed, "all batches as long as --seq (packed or padded to it)";
+    "varied" => Lengths::Varied, "padded to their own longest sample, --seq at most";
+]);
+
 words!(ZeroGrad, "zero_grad position", [
     "after-step" => ZeroGrad::AfterStep, "zero_grad(set_to_none=True) after the step";
     "before-backward" => ZeroGrad::BeforeBackward, "old gradients live through forward";
@@ -339,6 +344,7 @@ mod tests {
         every_word_reads_back::<Checkpointing>();
         every_word_reads_back::<Stack>();
         every_word_reads_back::<Loss>();
+        every_word_reads_back::<Lengths>();
         every_word_reads_back::<ZeroGrad>();
         every_word_reads_back::<StepScope>();
         every_word_reads_back::<LoraTargets>();

@@ -57,7 +57,7 @@ pub const ESTIMATE_SCHEMA: &str = "plimsoll.estimate/1";
 /// The option values of the estimator, by their own names, for faces that name them in types.
 pub mod options {
     pub use plimsoll_estimate::request::{
-        AttentionKernel, Checkpointing, LoraTargets, Loss, Optimizer, OptimizerForm,
+        AttentionKernel, Checkpointing, Lengths, LoraTargets, Loss, Optimizer, OptimizerForm,
         PipelineSchedule, Precision, SplitMode, Stack, StepScope, ZeroGrad, ZeroStage,
     };
 }

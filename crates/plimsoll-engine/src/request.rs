@@ -2,8 +2,8 @@
 //! cannot be guessed; what is absent takes the framework's own default, and the response says so.
 
 use plimsoll_estimate::request::{
-    AttentionKernel, Checkpointing, LoraTargets, Loss, Optimizer, OptimizerForm, PipelineSchedule,
-    Precision, SplitMode, Stack, StepScope, ZeroGrad, ZeroStage,
+    AttentionKernel, Checkpointing, Lengths, LoraTargets, Loss, Optimizer, OptimizerForm,
+    PipelineSchedule, Precision, SplitMode, Stack, StepScope, ZeroGrad, ZeroStage,
 };
 use serde::{Deserialize, Serialize};
 
@@ -183,12 +183,14 @@ options! {
         stack: Option<Choice<Stack>>,
         /// When gradients are dropped.
         zero_grad: Option<Choice<ZeroGrad>>,
+        /// Whether all batches are as long as `seq`.
+        lengths: Option<Choice<Lengths>>,
         /// Part of the loop that is measured.
         scope: Option<Choice<StepScope>>,
         /// Compiled with `torch.compile`.
         compile: bool,
-        /// Dropout as published is active.
-        dropout: bool,
+        /// Dropout is off, although the published configuration has it.
+        no_dropout: bool,
         /// A copy of the weights is kept for averaging.
         ema: bool,
         /// Further models of a reinforcement-learning step.

@@ -81,7 +81,11 @@ pub(crate) fn resolve(request: &Request) -> Result<Job, EngineError> {
         return Err(EngineError::NoModel);
     }
     let text = request.machine.as_deref().ok_or(EngineError::NoMachine)?;
-    let machine = machine::machine(text, request.free.map(|s| s.0))?;
+    let mut machine = machine::machine(text, request.free.map(|s| s.0))?;
+    // One GPU that nobody counted becomes as many as the degrees ask for.
+    if machine.count == 1 && !text.contains('*') {
+        machine.count = workload::asked_ranks(&request.strategy);
+    }
     let devices = machine.count;
     let bare = bare_weights(request);
     let source = request.model.as_ref().filter(|_| bare.is_none());

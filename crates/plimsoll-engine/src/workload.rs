@@ -57,6 +57,12 @@ pub(crate) fn workload(
     })
 }
 
+/// GPUs that the degrees of a strategy ask for; 1 where none is given.
+pub(crate) fn asked_ranks(s: &StrategyRequest) -> u64 {
+    let degrees = [s.tp, s.pp, s.cp, s.dp];
+    degrees.into_iter().flatten().fold(1u64, |n, d| n.saturating_mul(d.max(1))).clamp(1, 1 << 20)
+}
+
 /// Tensor ranks and pipeline stages of an engine: all GPUs are tensor ranks where nobody says otherwise.
 fn ranks(strategy: &StrategyRequest, devices: u64) -> Result<(u64, u64), EngineError> {
     let pipeline = positive("--pp", strategy.pp)?.unwrap_or(1);
@@ -133,6 +139,7 @@ fn training(t: &TrainRequest) -> Result<Training, EngineError> {
         batch: pick(t.batch, "--batch", defaults.batch)?,
         sequence: pick(t.seq, "--seq", defaults.sequence)?,
         target_sequence: positive("--target-seq", t.target_seq)?,
+        lengths: choice(&t.lengths, defaults.lengths),
         accumulation: pick(t.accumulate, "--accumulate", defaults.accumulation)?,
         attention: choice(&t.attention, defaults.attention),
         loss: choice(&t.loss, defaults.loss),
@@ -140,7 +147,7 @@ fn training(t: &TrainRequest) -> Result<Training, EngineError> {
         zero_grad: choice(&t.zero_grad, defaults.zero_grad),
         scope: choice(&t.scope, defaults.scope),
         compile: t.compile,
-        dropout: t.dropout,
+        dropout: !t.no_dropout,
         ema: t.ema,
         reinforcement,
     })

@@ -44,6 +44,9 @@ pub struct Entry {
     /// Adapters have dropout before them where a row does not say.
     #[serde(default)]
     pub adapter_dropout: bool,
+    /// The loop empties the allocator's cache, so that shorter batches leave nothing behind.
+    #[serde(default)]
+    pub empties_cache: bool,
     /// Data parallelism is written by hand: gradients are reduced where they are.
     #[serde(default)]
     pub reduces_in_place: bool,

@@ -2,8 +2,8 @@
 //! one field and what bears on it; none knows where a row comes from.
 
 use plimsoll_estimate::request::{
-    AttentionKernel, Checkpointing, Lora, LoraTargets, Loss, Method, OffloadPlan, Optimizer,
-    OptimizerForm, Precision, Sharding, Stack, StepScope, WeightQuantization, ZeroStage,
+    AttentionKernel, Checkpointing, Lengths, Lora, LoraTargets, Loss, Method, OffloadPlan,
+    Optimizer, OptimizerForm, Precision, Sharding, Stack, StepScope, WeightQuantization, ZeroStage,
 };
 use plimsoll_model::Architecture;
 use plimsoll_model::arch::Positions;
@@ -262,6 +262,18 @@ pub fn loss(row: &Row, entry: Option<&Entry>, stack: Stack, tokens: u64) -> Loss
         Loss::Chunked { tokens: if whole { tokens } else { 128 } }
     } else {
         Loss::CrossEntropy
+    }
+}
+
+/// Whether batches are as long as the stated length, or padded to their own longest sample.
+pub fn lengths(row: &Row, entry: Option<&Entry>) -> Lengths {
+    let notes = row.lower("notes");
+    let varied = any(&notes, &["padded to their own", "dataset tokens mean", "variable length"]);
+    let empties = entry.is_some_and(|e| e.empties_cache);
+    if varied && !empties && !row.get("packed").and_then(super::row::flag).unwrap_or(false) {
+        Lengths::Varied
+    } else {
+        Lengths::Fixed
     }
 }
 

@@ -88,6 +88,7 @@ pub fn request(row: &Row) -> Result<Request, String> {
         batch,
         sequence,
         target_sequence: target,
+        lengths: settings::lengths(row, entry),
         accumulation,
         attention: settings::attention(row, entry, &model.architecture, device.compute_capability),
         loss: settings::loss(row, entry, stack, batch.saturating_mul(sequence)),

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use plimsoll_engine::choices::{Find, FinetuneMethod, RlRecipe, WeightType};
 use plimsoll_engine::options::{
-    AttentionKernel, Checkpointing, LoraTargets, Loss, Optimizer, OptimizerForm, PipelineSchedule,
-    Precision, SplitMode, Stack, StepScope, ZeroGrad, ZeroStage,
+    AttentionKernel, Checkpointing, Lengths, LoraTargets, Loss, Optimizer, OptimizerForm,
+    PipelineSchedule, Precision, SplitMode, Stack, StepScope, ZeroGrad, ZeroStage,
 };
 use plimsoll_engine::{Choice, Dtype, Fraction, Release, Size, parse_count};
 
@@ -183,6 +183,9 @@ pub struct TrainingArgs {
     /// Implementation of the layers.
     #[arg(long, value_name = "STACK", value_parser = words::<Stack>())]
     pub stack: Option<Choice<Stack>>,
+    /// Whether batches are all as long as --seq, or padded to their own longest sample.
+    #[arg(long, value_name = "RULE", value_parser = words::<Lengths>())]
+    pub lengths: Option<Choice<Lengths>>,
     /// When gradients are dropped.
     #[arg(long, value_name = "WHEN", value_parser = words::<ZeroGrad>())]
     pub zero_grad: Option<Choice<ZeroGrad>>,
@@ -192,9 +195,9 @@ pub struct TrainingArgs {
     /// Compiled with torch.compile.
     #[arg(long)]
     pub compile: bool,
-    /// Dropout as published is active.
+    /// Switch dropout off where the published configuration has it.
     #[arg(long)]
-    pub dropout: bool,
+    pub no_dropout: bool,
     /// Keep a copy of the weights for averaging.
     #[arg(long)]
     pub ema: bool,

@@ -10,7 +10,7 @@ pub use serving::{
 };
 pub use strategy::{Checkpointing, OffloadPlan, PipelineSchedule, Sharding, Strategy, ZeroStage};
 pub use training::{
-    AttentionKernel, Lora, LoraTargets, Loss, Method, Optimizer, OptimizerForm, Precision,
+    AttentionKernel, Lengths, Lora, LoraTargets, Loss, Method, Optimizer, OptimizerForm, Precision,
     Reinforcement, Stack, StepScope, Training, WeightQuantization, ZeroGrad,
 };
 

@@ -19,6 +19,8 @@ pub struct Training {
     pub sequence: u64,
     /// Tokens per sequence of the second stack (decoder side of an encoder-decoder); equals `sequence` if absent.
     pub target_sequence: Option<u64>,
+    /// Whether all batches are as long as `sequence`.
+    pub lengths: Lengths,
     /// Micro-batches per optimizer step.
     pub accumulation: u64,
     /// Attention kernel.
@@ -52,6 +54,7 @@ impl Default for Training {
             batch: 1,
             sequence: 2048,
             target_sequence: None,
+            lengths: Lengths::Fixed,
             accumulation: 1,
             attention: AttentionKernel::Sdpa,
             loss: Loss::CrossEntropy,
@@ -64,6 +67,15 @@ impl Default for Training {
             reinforcement: None,
         }
     }
+}
+
+/// How long batches are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lengths {
+    /// All as long as stated (packed or padded to the maximum).
+    Fixed,
+    /// Padded to their own longest sample: the allocator's cache holds what shorter batches left behind.
+    Varied,
 }
 
 /// Which parameters learn.

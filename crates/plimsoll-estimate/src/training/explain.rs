@@ -101,7 +101,14 @@ fn parameters(worst: &RankRun, training: &Training, strategy: &Strategy, total: 
     let ranks = if sharded { strategy.sharding.data } else { 1 };
     Term { children, ..Term::new("parameters", "parameters", total) }
         .formula(if sharded { "P · bytes / ranks" } else { "P · bytes" })
-        .input("bytes", format!("{} ({})", training.precision.weights.block_bytes(), training.precision.weights))
+        .input(
+            "bytes",
+            format!(
+                "{} ({})",
+                training.precision.weights.block_bytes(),
+                training.precision.weights
+            ),
+        )
         .input("ranks", ranks)
         .source("parameter inventory of the model")
 }
@@ -112,19 +119,21 @@ fn group(p: &BlockParam) -> &'static str {
         return "adapters";
     }
     match p.part {
-        TokenEmbedding | PositionEmbedding | TypeEmbedding | EmbeddingProjection | Patch | Patch2
-        | ExtraToken => "embeddings",
+        TokenEmbedding | PositionEmbedding | TypeEmbedding | EmbeddingProjection | Patch
+        | Patch2 | ExtraToken => "embeddings",
         Head | HeadDense => "output projection",
         ExpertGate | ExpertUp | ExpertGateUp | ExpertDown => "routed experts",
         Gate | Up | GateUp | Down | SharedGate | SharedUp | SharedDown | SharedScale => {
             "feed-forward"
         }
         Router => "routers",
-        Norm1 | Norm2 | Norm3 | Norm4 | FinalNorm | EmbeddingNorm | HeadNorm | QueryNorm | KeyNorm
-        | QueryDownNorm | KvDownNorm => "norms",
-        SsmIn | SsmIn2 | SsmConv | SsmX | SsmDt | SsmA | SsmD | SsmNorm | SsmOut => "recurrent mixers",
-        Query | Key | Value | Qkv | Output | QueryDown | QueryUp | KvDown | KvUp | CrossQuery | CrossKey
-        | CrossValue | CrossOutput | Sinks | Indexer => "attention",
+        Norm1 | Norm2 | Norm3 | Norm4 | FinalNorm | EmbeddingNorm | HeadNorm | QueryNorm
+        | KeyNorm | QueryDownNorm | KvDownNorm => "norms",
+        SsmIn | SsmIn2 | SsmConv | SsmX | SsmDt | SsmA | SsmD | SsmNorm | SsmOut => {
+            "recurrent mixers"
+        }
+        Query | Key | Value | Qkv | Output | QueryDown | QueryUp | KvDown | KvUp | CrossQuery
+        | CrossKey | CrossValue | CrossOutput | Sinks | Indexer => "attention",
         _ => "other",
     }
 }
@@ -214,10 +223,9 @@ fn live(worst: &RankRun, category: Category, total: Bytes) -> Term {
     }
     let mut term =
         Term { children, ..Term::new(key(category), category.label(), total) }.source(AUTOGRAD);
-    for (symbol, name) in [
-        (Symbol::Batch, "b (micro-batch)"),
-        (Symbol::Sequence, "s (tokens per sequence and rank)"),
-    ] {
+    for (symbol, name) in
+        [(Symbol::Batch, "b (micro-batch)"), (Symbol::Sequence, "s (tokens per sequence and rank)")]
+    {
         term = term.input(name, worst.bindings.get(symbol));
     }
     term

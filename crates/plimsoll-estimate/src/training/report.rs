@@ -72,9 +72,24 @@ fn assumptions(training: &Training, device: &Device) -> Vec<Assumption> {
         option: option.to_owned(),
     };
     let mut list = vec![
-        assume("implementation", stack(training.stack).into(), "what autograd keeps depends on it", "--stack"),
-        assume("attention", attention(training.attention).into(), "decides whether scores are kept", "--attention"),
-        assume("loss", loss(training.loss).into(), "decides how many copies of the logits exist", "--loss"),
+        assume(
+            "implementation",
+            stack(training.stack).into(),
+            "what autograd keeps depends on it",
+            "--stack",
+        ),
+        assume(
+            "attention",
+            attention(training.attention).into(),
+            "decides whether scores are kept",
+            "--attention",
+        ),
+        assume(
+            "loss",
+            loss(training.loss).into(),
+            "decides how many copies of the logits exist",
+            "--loss",
+        ),
         assume(
             "allocator",
             "PyTorch's caching allocator, default settings".into(),

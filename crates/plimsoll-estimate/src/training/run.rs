@@ -23,9 +23,11 @@ const REDUCE_STREAM: u16 = 2;
 /// Everything that a run needs to know.
 pub(super) struct Run<'a> {
     pub graph: &'a Graph,
-    /// Tapes by block: without checkpointing, and for stages that run without a graph first.
+    /// Tapes by block at full length.
     pub tapes: &'a [Tapes],
     pub bindings: Bindings,
+    /// Shorter batches that run before, in order: their sizes and tapes.
+    pub shorter: &'a [(Bindings, Vec<Tapes>)],
     pub training: &'a Training,
     pub strategy: &'a Strategy,
     /// Stages of this rank, in chunks of the pipeline schedule.
@@ -64,6 +66,9 @@ struct Micro {
 
 struct Simulation<'a> {
     run: &'a Run<'a>,
+    /// Sizes and tapes of the step that runs.
+    bindings: Bindings,
+    tapes: &'a [Tapes],
     t: TimelineBuilder,
     rows: Vec<RankParam<'a>>,
     /// Row of each stage's parameter.
@@ -101,11 +106,18 @@ struct Misc {
 pub(super) fn simulate(run: &Run<'_>) -> Ran {
     let mut s = Simulation::new(run);
     s.load();
-    s.step(0);
+    let mut step = 0;
+    for (bindings, tapes) in run.shorter {
+        (s.bindings, s.tapes) = (*bindings, tapes);
+        s.step(step);
+        step += 1;
+    }
+    (s.bindings, s.tapes) = (run.bindings, run.tapes);
+    s.step(step);
     // Optimizer states come into being at the end of the first step, among what its activations left behind: the
     // second step is the steady one.
     if run.training.scope == StepScope::SteadyStep {
-        s.step(1);
+        s.step(step + 1);
     }
     Ran { timeline: s.t.finish(), host: s.host }
 }
@@ -162,6 +174,8 @@ impl<'a> Simulation<'a> {
             .collect();
         Simulation {
             run,
+            bindings: run.bindings,
+            tapes: run.tapes,
             gradients: vec![None; rows.len()],
             states: Vec::new(),
             row_of,
@@ -302,8 +316,8 @@ impl<'a> Simulation<'a> {
         let accumulate = run.micro_batches.max(1);
         if run.chunks.len() == 1 && run.in_flight <= 1 {
             // A third micro-batch repeats the second.
-            for _ in 0..accumulate.min(2) {
-                self.micro_batch(step);
+            for micro in 0..accumulate.min(2) {
+                self.micro_batch(step, micro == 0);
             }
         } else {
             self.pipeline(step);
@@ -315,16 +329,23 @@ impl<'a> Simulation<'a> {
         if matches!(run.training.scope, StepScope::SteadyStep | StepScope::FirstStep) {
             self.optimizer_step(step);
         }
-        if run.training.zero_grad != ZeroGrad::Keep && !self.megatron_buffer() {
-            for gradient in &mut self.gradients {
-                if let Some(id) = gradient.take() {
-                    self.t.free(id);
-                }
+        if run.training.zero_grad == ZeroGrad::AfterStep {
+            self.drop_gradients();
+        }
+    }
+
+    fn drop_gradients(&mut self) {
+        if self.megatron_buffer() {
+            return;
+        }
+        for gradient in &mut self.gradients {
+            if let Some(id) = gradient.take() {
+                self.t.free(id);
             }
         }
     }
 
-    fn micro_batch(&mut self, step: u32) {
+    fn micro_batch(&mut self, step: u32, first: bool) {
         let mut micro = self.begin_micro();
         self.t.phase(PhaseKind::Forward, step);
         let stages = self.run.chunks[0].clone();
@@ -332,6 +353,9 @@ impl<'a> Simulation<'a> {
         self.end_autocast();
         if self.run.training.scope == StepScope::Forward {
             return;
+        }
+        if first && self.run.training.zero_grad == ZeroGrad::BeforeBackward {
+            self.drop_gradients();
         }
         self.t.phase(PhaseKind::Backward, step);
         self.backward(&mut micro, &stages);
@@ -383,10 +407,10 @@ impl<'a> Simulation<'a> {
             slots: vec![Vec::new(); run.graph.stages.len()],
             inputs: Vec::new(),
         };
-        let tokens = run
+        let tokens = self
             .bindings
             .get(plimsoll_units::Symbol::Batch)
-            .saturating_mul(run.bindings.get(plimsoll_units::Symbol::Sequence));
+            .saturating_mul(self.bindings.get(plimsoll_units::Symbol::Sequence));
         // Token ids, labels and a mask, 64-bit each.
         for _ in 0..3 {
             let id = self.t.alloc(Bytes::new(8) * tokens, Category::Inputs, self.misc.inputs);
@@ -473,7 +497,7 @@ impl<'a> Simulation<'a> {
             if micro.alias[boundary.0 as usize].is_none() {
                 let block = self.run.graph.block(&self.run.graph.stages[first]);
                 let value = &block.values[0];
-                let bytes = value.shape.bytes(value.dtype, &self.run.bindings);
+                let bytes = value.shape.bytes(value.dtype, &self.bindings);
                 let refs = self.consumers(boundary, stages);
                 let tensor = self.t.alloc(bytes, Category::Activations, self.misc.boundary);
                 micro.alias[boundary.0 as usize] = Some(micro.states.len());
@@ -497,7 +521,7 @@ impl<'a> Simulation<'a> {
 
     fn forward_stage(&mut self, micro: &mut Micro, stage: usize, stages: &[usize], light: bool) {
         let s = &self.run.graph.stages[stage];
-        let tapes = &self.run.tapes[s.block.0 as usize];
+        let tapes = &self.tapes[s.block.0 as usize];
         if micro.slots[stage].is_empty() {
             micro.slots[stage] = vec![None; tapes.slots];
         }
@@ -587,7 +611,7 @@ impl<'a> Simulation<'a> {
             let block = self.run.graph.block(last);
             let bytes = block.outputs.first().map_or(Bytes::ZERO, |v| {
                 let v = &block.values[v.0 as usize];
-                v.shape.bytes(v.dtype, &self.run.bindings)
+                v.shape.bytes(v.dtype, &self.bindings)
             });
             let id = self.t.alloc(bytes, Category::Activations, self.misc.boundary);
             micro.gradients[output.0 as usize] = Some(id);
@@ -630,7 +654,7 @@ impl<'a> Simulation<'a> {
 
     fn backward_stage(&mut self, micro: &mut Micro, stage: usize) {
         let s = &self.run.graph.stages[stage];
-        let tapes = &self.run.tapes[s.block.0 as usize];
+        let tapes = &self.tapes[s.block.0 as usize];
         let arrived = s.outputs.first().and_then(|b| micro.gradients[b.0 as usize].take());
         micro.slots[stage][tapes.gradient_slot as usize] = arrived;
         self.play(micro, stage, &tapes.backward);
