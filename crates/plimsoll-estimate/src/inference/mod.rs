@@ -10,6 +10,7 @@ mod run;
 mod tests;
 mod weights;
 
+use plimsoll_model::graph::StageKind;
 use plimsoll_model::{Architecture, Graph, Inventory, build};
 use plimsoll_timeline::{PyTorchConfig, ReplayOptions, replay_with};
 use plimsoll_units::Bytes;
@@ -83,8 +84,10 @@ pub fn estimate(
         };
         (at(1), at(steps))
     });
-    let main =
-        graph.stages.iter().rposition(|s| s.kind == plimsoll_model::graph::StageKind::Embedding);
+    let main = graph.stages.iter().rposition(|s| s.kind == StageKind::Embedding);
+    let towers = graph.stages.iter().filter(|s| s.kind == StageKind::Embedding);
+    let features = towers.filter_map(|s| graph.block(s).values.first());
+    let features = features.filter(|v| v.dtype.is_float());
     let run = run::Run {
         graph: &graph,
         weights: &weights,
@@ -93,6 +96,7 @@ pub fn estimate(
         batch: request.batch,
         prompt,
         ids: request.prompt,
+        features: features.map(|v| v.shape.bytes(v.dtype, &plan.prefill(request).body)).sum(),
         memory: plan.memory(request),
         generate: request.generate,
         logit_rows: if request.all_logits { prompt } else { 1 },
@@ -124,8 +128,7 @@ pub fn estimate(
 
 /// The passes of all blocks. A layer that keeps a window reads no more keys than that when it decodes.
 fn passes(graph: &Graph, caches: &[cache::LayerCache], sizes: &plan::Stage) -> Vec<Pass> {
-    let main =
-        graph.stages.iter().rposition(|s| s.kind == plimsoll_model::graph::StageKind::Embedding);
+    let main = graph.stages.iter().rposition(|s| s.kind == StageKind::Embedding);
     let layer_of = |block: usize| {
         let of_main = graph.stages.iter().skip(main.unwrap_or(0));
         let mut stages = of_main.filter(|s| s.block.0 as usize == block);

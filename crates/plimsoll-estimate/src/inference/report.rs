@@ -1,7 +1,8 @@
 //! From the footprint to the estimate: peaks, the tree of terms, the interval, assumptions and diagnostics.
 
+use plimsoll_model::arch::Mixer;
 use plimsoll_model::{Architecture, Graph};
-use plimsoll_timeline::{Category, Footprint, OriginShare, Timeline};
+use plimsoll_timeline::{Category, Event, Footprint, OriginShare, Timeline};
 use plimsoll_units::{Bytes, DType};
 
 use super::cache::LayerCache;
@@ -48,11 +49,6 @@ pub(super) fn estimate(facts: &Facts<'_>, footprint: Footprint, timeline: Timeli
         categories.push((Category::Context, context));
     }
     let phase = f.peak_phase.map(|p| p.kind.label().to_owned());
-    let transient = |o: &&OriginShare| {
-        !o.module.is_empty()
-            && matches!(o.category, Category::Activations | Category::LogitsAndLoss)
-    };
-    let module = f.live.by_origin.iter().filter(transient).max_by_key(|o| o.bytes);
     Estimate {
         peak,
         interval: interval(facts, f, peak),
@@ -61,11 +57,22 @@ pub(super) fn estimate(facts: &Facts<'_>, footprint: Footprint, timeline: Timeli
         assumptions: assumptions(facts),
         diagnostics: diagnostics(facts),
         peak_phase: phase,
-        peak_module: module.map(|o| o.module.to_string()),
+        peak_module: peak_module(f, &timeline),
         host: Bytes::ZERO,
         figures: figures(facts),
         timeline: Some(timeline),
     }
+}
+
+/// The module that ran last when the peak came: caches belong to none, what was allocated before them does.
+fn peak_module(f: &Footprint, timeline: &Timeline) -> Option<String> {
+    let before = timeline.events().get(..=f.peak_event? as usize)?;
+    before.iter().rev().find_map(|event| {
+        let Event::Alloc(id) = event else { return None };
+        let origin = timeline.allocations().get(id.0 as usize)?.origin;
+        let module = &timeline.origin(origin).module;
+        (!module.is_empty()).then(|| module.to_string())
+    })
 }
 
 /// The parts err independently of each other, so their spreads add up as squares.
@@ -295,6 +302,14 @@ fn assumptions(facts: &Facts<'_>) -> Vec<Assumption> {
             "padding",
             "none".to_owned(),
             "prompts of equal length need no mask, so K and V are not copied per query head",
+            "",
+        ));
+    }
+    if facts.model.layers().any(|l| matches!(l.mixer, Mixer::Latent(_))) {
+        list.push(assume(
+            "latent cache",
+            "expanded to all heads".to_owned(),
+            "Transformers caches K and V, not the latent that serving engines keep",
             "",
         ));
     }

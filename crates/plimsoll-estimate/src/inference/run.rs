@@ -22,6 +22,8 @@ pub(super) struct Run<'a> {
     pub prompt: u64,
     /// Token ids of the request per sequence: of the encoder, where there is one.
     pub ids: u64,
+    /// Pixels or frames of the towers.
+    pub features: Bytes,
     /// Encoder positions.
     pub memory: u64,
     /// Tokens that are generated, the one after prefill included.
@@ -62,6 +64,7 @@ struct Simulation<'a> {
 
 struct Misc {
     inputs: OriginId,
+    features: OriginId,
     library: OriginId,
     rotary: OriginId,
     mask: OriginId,
@@ -77,6 +80,7 @@ pub(super) fn simulate(run: &Run<'_>) -> Timeline {
     let mut t = TimelineBuilder::new();
     let misc = Misc {
         inputs: t.origin("", "token ids and mask"),
+        features: t.origin("", "pixels or frames"),
         library: t.origin("", "cuBLAS workspace"),
         rotary: t.origin("", "rotary tables"),
         mask: t.origin("", "attention mask"),
@@ -132,6 +136,9 @@ impl Simulation<'_> {
         let ids = Bytes::new(8) * run.batch.saturating_mul(run.ids);
         for _ in 0..2 {
             self.t.alloc(ids, Category::Inputs, self.misc.inputs);
+        }
+        if !run.features.is_zero() {
+            self.t.alloc(run.features, Category::Inputs, self.misc.features);
         }
         self.stages(0, run.prefill, run.prompt, Kept::Prompt(run.prompt));
         let logits = self.take_output();
