@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::case::{Case, Kind, Prediction, Verdict};
-use super::row::Row;
-use super::{llamacpp, serving};
+use super::row::{Row, flag, number};
+use super::{llamacpp, rows_torch, serving};
 
 const MIB: f64 = (1u64 << 20) as f64;
 
@@ -19,6 +19,8 @@ pub fn score(row: &Row) -> Case {
         served(&mut case, "sglang", serving::sglang(&value));
     } else if engine.contains("llama") && !engine.contains("transformers") {
         llama(&mut case, &value);
+    } else if engine.split(' ').next() == Some("transformers") {
+        torch(&mut case, row);
     } else {
         let name = row.text("engine").unwrap_or_default();
         case.reason = Some(format!("{name}: no estimate for this engine yet"));
@@ -98,6 +100,35 @@ fn served(case: &mut Case, engine: &str, score: serving::Score) {
     push(case, Term::second("cuda_graph", MIB), score.graphs);
     if let Some((predicted, seen)) = score.fits {
         case.verdict = Some(Verdict { predicted, seen, bytes: (0.0, 0.0) });
+    }
+}
+
+fn torch(case: &mut Case, row: &Row) {
+    let estimate = match rows_torch::estimate(row) {
+        Ok(estimate) => estimate,
+        Err(reason) => {
+            case.reason = Some(reason);
+            return;
+        }
+    };
+    case.workload = "torch-inference".to_owned();
+    let measured = row.get("measured");
+    let total = measured.and_then(|m| m.get("total_mib")).and_then(number);
+    let bytes = |b: plimsoll_units::Bytes| b.get() as f64;
+    push(case, Term::of("total", 1.0), total.map(|t| (bytes(estimate.peak.device), t * MIB)));
+    if let Some(prediction) = case.predictions.last_mut() {
+        prediction.counter = "device";
+        prediction.interval = Some((bytes(estimate.interval.low), bytes(estimate.interval.high)));
+        prediction.phase = estimate.peak_phase.clone().unwrap_or_default();
+        let parts = estimate.categories.iter();
+        prediction.parts = parts.map(|(c, b)| (c.label().to_owned(), bytes(*b))).collect();
+    }
+    let seen = measured.and_then(|m| m.get("oom")).and_then(flag);
+    let capacity = row.number("gpu_mem_gib").map(|gib| gib * 1024.0 * MIB);
+    if let (Some(oom), Some(capacity)) = (seen, capacity) {
+        let predicted = bytes(estimate.peak.device);
+        let fits = predicted <= capacity;
+        case.verdict = Some(Verdict { predicted: fits, seen: !oom, bytes: (predicted, capacity) });
     }
 }
 

@@ -17,6 +17,7 @@ mod row;
 mod rows_llamacpp;
 mod rows_llamacpp_base;
 mod rows_sglang;
+mod rows_torch;
 mod rows_vllm;
 mod score;
 mod serving;
