@@ -98,7 +98,6 @@ fn peaks_of_the_library() {
         let found = beyond(&run(&model, &request), true) / 1024;
         let off = found.abs_diff(measured);
         let name = format!("{} {attention:?}: {found} KiB, measured {measured}", model.family);
-        println!("{name}");
         assert!(off <= measured * percent / 100, "{name}");
     }
 }
@@ -121,7 +120,6 @@ fn peaks_of_decoding() {
             Inference { batch: 2, prompt: 1, generate: tokens, attention, ..Inference::default() };
         let found = beyond(&run(&model, &request), false) / 1024;
         let name = format!("{} {attention:?}: {found} KiB, measured {measured}", model.family);
-        println!("{name}");
         assert!(found.abs_diff(measured) <= measured / 100 + 32, "{name}");
     }
 }
