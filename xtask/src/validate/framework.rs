@@ -83,7 +83,11 @@ impl Entry {
     pub fn form(&self, row: &Row) -> OptimizerForm {
         let version = row.lower("version");
         let fused = self.form == "fused" || self.fused_in.iter().any(|w| version.contains(w));
-        if fused { OptimizerForm::Fused } else { OptimizerForm::Foreach }
+        match fused {
+            true => OptimizerForm::Fused,
+            false if before_torch_2(row) => OptimizerForm::Loop,
+            false => OptimizerForm::Foreach,
+        }
     }
 
     /// Type of LoRA adapters.
@@ -124,8 +128,9 @@ fn released(minor: u64) -> u64 {
     }
 }
 
-/// Whether the row's software loads all kernels at start (before CUDA 11.7 made loading lazy).
-pub fn eager_kernels(row: &Row) -> bool {
+/// Whether the row's torch is older than 2.0: CUDA loads all kernels at start (lazy loading came with 11.7), optimizers
+/// loop over parameters, and `zero_grad` fills gradients instead of dropping them.
+pub fn before_torch_2(row: &Row) -> bool {
     let text = row.lower("version");
     let old_torch =
         ["torch 0.", "torch 1.", "pytorch 0.", "pytorch 1."].iter().any(|t| text.contains(t));

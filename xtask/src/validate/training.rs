@@ -80,6 +80,8 @@ pub fn request(row: &Row) -> Result<Request, String> {
         &method,
         &layout,
     );
+    let keeps = stack == Stack::Megatron || framework::before_torch_2(row);
+    let zero_grad = if keeps { ZeroGrad::Keep } else { ZeroGrad::AfterStep };
     let training = Training {
         method,
         precision,
@@ -93,7 +95,7 @@ pub fn request(row: &Row) -> Result<Request, String> {
         attention: settings::attention(row, entry, &model.architecture, device.compute_capability),
         loss: settings::loss(row, entry, stack, batch.saturating_mul(sequence)),
         stack,
-        zero_grad: if stack == Stack::Megatron { ZeroGrad::Keep } else { ZeroGrad::AfterStep },
+        zero_grad,
         scope: settings::scope(row),
         compile: settings::compile(row),
         dropout: true,
@@ -150,7 +152,7 @@ pub fn machine(row: &Row) -> Result<Machine, String> {
 
 fn device(row: &Row, ranks: u64) -> Result<Device, String> {
     let machine = machine(row)?;
-    let software = if framework::eager_kernels(row) { "torch-eager" } else { "torch" };
+    let software = if framework::before_torch_2(row) { "torch-eager" } else { "torch" };
     let span = context_bytes(&machine, software).map_err(|e| e.to_string())?;
     let stated = row.get("also_measured").and_then(|a| a.get("cuda_context_mib")).and_then(number);
     let several = if ranks > 1 { Some(communicator_bytes(ranks)) } else { None };
