@@ -89,7 +89,7 @@ pub fn expand(row: &Row) -> Row {
     let kernels = text.split(',').next().unwrap_or("").trim().to_owned();
     put("framework_config", kernels.contains('-').then(|| json!(kernels)));
     let lora = row.lower("task").contains("lora");
-    put("lora", lora.then(|| lora_defaults(&text, &row.lower("source"))));
+    put("lora", lora.then(|| lora_defaults(&text, &model, &row.lower("source"))));
     if text.contains("cpu offload true") {
         put("offload", Some(json!("CPU offload")));
     }
@@ -181,8 +181,17 @@ fn sharding(text: &str, gpus: u64) -> Value {
 }
 
 /// Adapters where the sentence does not describe them: the defaults of the software's own recipes.
-fn lora_defaults(text: &str, source: &str) -> Value {
+fn lora_defaults(text: &str, model: &str, source: &str) -> Value {
     let rank = after(text, "rank").or_else(|| after(text, "r"));
+    // LitGPT's config hub adapts every linear layer of Gemma, Phi-3 and TinyLlama, queries and values of the others.
+    let hub = source.contains("config_hub");
+    if hub && any(model, &["gemma", "phi-3", "tinyllama"]) {
+        let targets = "query,key,value,projection,mlp,head";
+        return json!({"r": rank.unwrap_or(16), "dropout": 0.1, "targets": targets});
+    }
+    if hub {
+        return json!({"r": rank.unwrap_or(32), "dropout": 0.05, "targets": "query,value"});
+    }
     if source.contains("litgpt") {
         json!({"r": rank.unwrap_or(8), "targets": "query,value"})
     } else if source.contains("fms") {

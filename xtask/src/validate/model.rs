@@ -51,7 +51,9 @@ pub fn resolve(row: &Row) -> Result<Model, String> {
     if let Some(layers) = layers {
         truncate(&mut config, layers);
     }
-    if lower.contains("classification") {
+    // Encoders are fine-tuned with a small head (classes, answer spans), not with the token head of pretraining.
+    let tuned = row.lower("task").starts_with("encoder-ft");
+    if tuned || lower.contains("classification") {
         config.insert("architectures".into(), json!([classifier(&config)]));
     }
     let mut model = import(name, config)?;
