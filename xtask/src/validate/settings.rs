@@ -339,7 +339,9 @@ pub fn method(
     let trainable = field("trainable_params")
         .and_then(whole)
         .or_else(|| field("trainable_params_M").and_then(number).map(|m| (m * 1e6) as u64));
-    let targets = targets(&targets_text);
+    // LLaMA-Adapter v2 puts a scale and a shift on the output of every linear layer.
+    let everywhere = kind.contains("adapter") && kind.contains("v2");
+    let targets = if everywhere { LoraTargets::AllLinear } else { targets(&targets_text) };
     let stated =
         field("r").and_then(whole).filter(|r| *r > 0).or_else(|| after(&targets_text, "r"));
     let plain = kind.is_empty() || kind == "lora";

@@ -165,6 +165,8 @@ fn adapters() {
     assert_eq!((stated.rank, stated.targets), (8, names(&["query", "value"])));
     let dora = json!({"r": 32, "targets": ["q_proj", "v_proj"], "trainable_params": 9_289_728, "type": "LORA"});
     assert!(read(dora).dora);
+    let scaled = json!({"adapter": "adapterv2", "trainable_params": 4_279_744});
+    assert_eq!(read(scaled).targets, LoraTargets::AllLinear);
     let saved = json!({"r": 64, "targets": "c_attn", "modules_to_save": "wte,lm_head"});
     assert!(read(saved).train_embeddings);
 }
