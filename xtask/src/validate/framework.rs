@@ -50,6 +50,9 @@ pub struct Entry {
     /// Data parallelism is written by hand: gradients are reduced where they are.
     #[serde(default)]
     pub reduces_in_place: bool,
+    /// Batches are padded to their own longest sample, where nothing says that they are packed or padded to one length.
+    #[serde(default)]
+    pub pads_to_longest: bool,
     /// Words of `version` from which AdamW is the fused one.
     #[serde(default)]
     fused_in: Vec<String>,

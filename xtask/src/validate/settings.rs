@@ -268,7 +268,8 @@ pub fn loss(row: &Row, entry: Option<&Entry>, stack: Stack, tokens: u64) -> Loss
 /// Whether batches are as long as the stated length, or padded to their own longest sample.
 pub fn lengths(row: &Row, entry: Option<&Entry>) -> Lengths {
     let notes = row.lower("notes");
-    let varied = any(&notes, &["padded to their own", "dataset tokens mean", "variable length"]);
+    let said = any(&notes, &["padded to their own", "dataset tokens mean", "variable length"]);
+    let varied = said || entry.is_some_and(|e| e.pads_to_longest) && !notes.contains("padded to");
     let empties = entry.is_some_and(|e| e.empties_cache);
     if varied && !empties && !row.get("packed").and_then(super::row::flag).unwrap_or(false) {
         Lengths::Varied
