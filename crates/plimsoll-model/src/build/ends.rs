@@ -237,12 +237,18 @@ impl Scope<'_> {
                 }
                 let (upcast, shifted_copy) = match style {
                     LossStyle::CrossEntropy { upcast, shifted_copy } => (upcast, shifted_copy),
-                    LossStyle::Fused | LossStyle::InPlaceUpcast => {
+                    LossStyle::Fused | LossStyle::FusedUpcast | LossStyle::InPlaceUpcast => {
+                        let x = match style {
+                            LossStyle::FusedUpcast => b.cast("logits.upcast", logits, DType::F32),
+                            _ => logits,
+                        };
                         let op =
                             Op::FusedCrossEntropy { upcast: style == LossStyle::InPlaceUpcast };
-                        return Ok(b.op(op, "cross_entropy", &[logits], scalar, DType::F32));
+                        return Ok(b.op(op, "cross_entropy", &[x], scalar, DType::F32));
                     }
-                    _ => return Ok(logits),
+                    LossStyle::Nothing
+                    | LossStyle::Chunked { .. }
+                    | LossStyle::FusedLinear { .. } => return Ok(logits),
                 };
                 // Autocast runs the loss in F32.
                 let wide =
