@@ -86,7 +86,7 @@ fn assumptions(training: &Training, device: &Device) -> Vec<Assumption> {
         ),
         assume(
             "loss",
-            loss(training.loss).into(),
+            loss(training.loss),
             "decides how many copies of the logits exist",
             "--loss",
         ),

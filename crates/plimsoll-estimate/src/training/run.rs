@@ -80,6 +80,8 @@ struct Simulation<'a> {
     gathered: Vec<Vec<TensorId>>,
     /// Full gradients of the running stage, before they are reduced.
     unreduced: Vec<(usize, TensorId)>,
+    /// Unsharded gradients that a pipeline adds up.
+    unsharded: Vec<Option<TensorId>>,
     /// Reduction buffer of the stage before, still in flight.
     reducing: Vec<TensorId>,
     autocast_cache: Vec<TensorId>,
@@ -177,6 +179,7 @@ impl<'a> Simulation<'a> {
             bindings: run.bindings,
             tapes: run.tapes,
             gradients: vec![None; rows.len()],
+            unsharded: vec![None; rows.len()],
             states: Vec::new(),
             row_of,
             origins,
@@ -326,6 +329,7 @@ impl<'a> Simulation<'a> {
             return;
         }
         self.free_reducing();
+        self.reduce_unsharded();
         if matches!(run.training.scope, StepScope::SteadyStep | StepScope::FirstStep) {
             self.optimizer_step(step);
         }
@@ -369,9 +373,10 @@ impl<'a> Simulation<'a> {
         self.t.phase(PhaseKind::Forward, step);
         let total = self.run.in_flight.max(1);
         let chunks = self.run.chunks.len();
-        // In-flight units are dealt to chunks from the first, as interleaved warm-up does.
+        // Interleaved warm-up sends a group of as many micro-batches as there are stages through each chunk in turn.
+        let group = self.run.strategy.sharding.pipeline.max(1);
         for unit in 0..total {
-            let chunk = unit as usize % chunks;
+            let chunk = (unit / group) as usize % chunks;
             let mut micro = self.begin_micro();
             let stages = self.run.chunks[chunk].clone();
             self.forward(&mut micro, &stages, step);
@@ -676,7 +681,11 @@ impl<'a> Simulation<'a> {
         let Some(row) = self.row_of[stage][param] else { return };
         if self.fsdp() {
             let id = self.t.alloc(computed, Category::Gradients, self.misc.gradients);
-            self.unreduced.push((row, id));
+            if self.accumulates_unsharded() {
+                self.accumulate_unsharded(row, id);
+            } else {
+                self.unreduced.push((row, id));
+            }
             return;
         }
         let in_backward = self.run.training.optimizer_form == OptimizerForm::InBackward;
@@ -704,6 +713,38 @@ impl<'a> Simulation<'a> {
             self.t.free(temporary);
             self.t.free(id);
         }
+    }
+
+    /// FSDP2 under a pipeline reduces gradients after the last micro-batch only: until then they add up unsharded, in
+    /// the type of the reduction.
+    fn accumulates_unsharded(&self) -> bool {
+        let sharding = &self.run.strategy.sharding;
+        sharding.pipeline > 1 && self.run.micro_batches > 1 && sharding.zero == ZeroStage::Fsdp2
+    }
+
+    fn accumulate_unsharded(&mut self, row: usize, computed: TensorId) {
+        if self.unsharded[row].is_none() {
+            let bytes = Bytes::new(self.rows[row].block.elements) * self.reduce_width();
+            let id = self.t.alloc(bytes, Category::Gradients, self.misc.gradients);
+            self.unsharded[row] = Some(id);
+        }
+        self.t.free(computed);
+    }
+
+    /// Reduces what a pipeline added up, parameter by parameter.
+    fn reduce_unsharded(&mut self) {
+        for row in 0..self.rows.len() {
+            if let Some(id) = self.unsharded[row].take() {
+                self.ensure_gradient(row);
+                self.t.free(id);
+            }
+        }
+    }
+
+    /// Bytes of an element on the reduction path.
+    fn reduce_width(&self) -> u64 {
+        let compute = self.run.training.precision.compute.block_bytes();
+        self.run.strategy.sharding.reduce_bytes.unwrap_or(compute)
     }
 
     /// Bytes of a row's full parameter in the compute type, as gathered.
@@ -765,11 +806,10 @@ impl<'a> Simulation<'a> {
             return;
         }
         self.free_reducing();
-        let reduce = self.run.strategy.sharding.reduce_bytes;
+        let width = self.reduce_width();
         let mut buffer = Bytes::ZERO;
         for (row, _) in &self.unreduced {
             let p = self.rows[*row].block;
-            let width = reduce.unwrap_or(self.run.training.precision.compute.block_bytes());
             buffer += Bytes::new(p.elements) * width;
         }
         let id = self.t.alloc_on(REDUCE_STREAM, buffer, Category::Communication, self.misc.reduce);
