@@ -73,11 +73,12 @@ pub fn svg(command: &str, printed: &str) -> String {
         let y = MARGIN + LINE * (row as f64 + 0.75);
         columns = columns.max(draw(&mut body, line, y, &mut style));
     }
+    let title = escape(&format!("The output of {command}"));
     let width = 2.0 * MARGIN + CELL * columns as f64;
     let height = 2.0 * MARGIN + LINE * lines.len() as f64;
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
-         viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\">\n\
+         viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\">\n<title>{title}</title>\n\
          <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"{GROUND}\"/>\n\
          <g font-family=\"ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace\" \
          font-size=\"14\" fill=\"{TEXT}\" xml:space=\"preserve\">\n{body}</g>\n</svg>\n"
