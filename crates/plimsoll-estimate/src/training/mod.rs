@@ -7,6 +7,7 @@ mod params;
 mod pipeline;
 mod report;
 mod run;
+mod shards;
 mod tape;
 
 use plimsoll_model::{Architecture, Graph, Inventory, build};
@@ -152,3 +153,6 @@ fn library_workspace(training: &Training, device: &Device) -> Bytes {
         _ => Bytes::new(8_519_680),
     }
 }
+
+#[cfg(test)]
+mod tests;

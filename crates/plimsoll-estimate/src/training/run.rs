@@ -17,8 +17,8 @@ use crate::request::{
 };
 
 /// FSDP gathers and reduces on streams of its own, whose blocks the caching allocator keeps apart.
-const GATHER_STREAM: u16 = 1;
-const REDUCE_STREAM: u16 = 2;
+pub(super) const GATHER_STREAM: u16 = 1;
+pub(super) const REDUCE_STREAM: u16 = 2;
 
 /// Everything that a run needs to know.
 pub(super) struct Run<'a> {
@@ -64,44 +64,44 @@ struct Micro {
     inputs: Vec<TensorId>,
 }
 
-struct Simulation<'a> {
-    run: &'a Run<'a>,
+pub(super) struct Simulation<'a> {
+    pub run: &'a Run<'a>,
     /// Sizes and tapes of the step that runs.
-    bindings: Bindings,
-    tapes: &'a [Tapes],
-    t: TimelineBuilder,
-    rows: Vec<RankParam<'a>>,
+    pub bindings: Bindings,
+    pub tapes: &'a [Tapes],
+    pub t: TimelineBuilder,
+    pub rows: Vec<RankParam<'a>>,
     /// Row of each stage's parameter.
-    row_of: Vec<Vec<Option<usize>>>,
-    gradients: Vec<Option<TensorId>>,
-    states: Vec<TensorId>,
-    origins: Vec<Vec<OriginId>>,
+    pub row_of: Vec<Vec<Option<usize>>>,
+    pub gradients: Vec<Option<TensorId>>,
+    pub states: Vec<TensorId>,
+    pub origins: Vec<Vec<OriginId>>,
     /// Gathered parameters of each stage.
-    gathered: Vec<Vec<TensorId>>,
+    pub gathered: Vec<Vec<TensorId>>,
     /// Full gradients of the running stage, before they are reduced.
-    unreduced: Vec<(usize, TensorId)>,
+    pub unreduced: Vec<(usize, TensorId)>,
     /// Unsharded gradients that a pipeline adds up.
-    unsharded: Vec<Option<TensorId>>,
+    pub unsharded: Vec<Option<TensorId>>,
     /// Reduction buffer of the stage before, still in flight.
-    reducing: Vec<TensorId>,
-    autocast_cache: Vec<TensorId>,
-    misc: Misc,
-    shards: Shards,
-    host: Bytes,
+    pub reducing: Vec<TensorId>,
+    pub autocast_cache: Vec<TensorId>,
+    pub misc: Misc,
+    pub shards: Shards,
+    pub host: Bytes,
 }
 
-struct Misc {
-    weights: OriginId,
-    gradients: OriginId,
-    states: OriginId,
-    scratch: OriginId,
-    buckets: OriginId,
-    gather: OriginId,
-    reduce: OriginId,
-    inputs: OriginId,
-    library: OriginId,
-    boundary: OriginId,
-    casts: OriginId,
+pub(super) struct Misc {
+    pub weights: OriginId,
+    pub gradients: OriginId,
+    pub states: OriginId,
+    pub scratch: OriginId,
+    pub buckets: OriginId,
+    pub gather: OriginId,
+    pub reduce: OriginId,
+    pub inputs: OriginId,
+    pub library: OriginId,
+    pub boundary: OriginId,
+    pub casts: OriginId,
 }
 
 /// Simulates a rank.
@@ -195,7 +195,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    fn fsdp(&self) -> bool {
+    pub(super) fn fsdp(&self) -> bool {
         self.shards.parameters && shard_ranks(&self.run.strategy.sharding, false) > 1
     }
 
@@ -294,14 +294,14 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    fn gradient_bytes(&self, row: usize) -> Bytes {
+    pub(super) fn gradient_bytes(&self, row: usize) -> Bytes {
         let p = self.rows[row].block;
         let sharded = self.shards.gradients;
         let kept = kept_elements(p, &self.run.strategy.sharding, sharded);
         gradient_dtype(p, &self.run.training.precision).bytes(kept)
     }
 
-    fn ensure_gradient(&mut self, row: usize) {
+    pub(super) fn ensure_gradient(&mut self, row: usize) {
         if self.gradients[row].is_some() || !self.rows[row].block.trainable {
             return;
         }
@@ -674,164 +674,6 @@ impl<'a> Simulation<'a> {
         // Whatever the stage still holds (unused branches) goes with its graph.
         for slot in std::mem::take(&mut micro.slots[stage]).into_iter().flatten() {
             self.t.free(slot);
-        }
-    }
-
-    fn gradient(&mut self, stage: usize, param: usize, computed: Bytes) {
-        let Some(row) = self.row_of[stage][param] else { return };
-        if self.fsdp() {
-            let id = self.t.alloc(computed, Category::Gradients, self.misc.gradients);
-            if self.accumulates_unsharded() {
-                self.accumulate_unsharded(row, id);
-            } else {
-                self.unreduced.push((row, id));
-            }
-            return;
-        }
-        let in_backward = self.run.training.optimizer_form == OptimizerForm::InBackward;
-        let final_bytes = self.gradient_bytes(row);
-        match self.gradients[row] {
-            // The first gradient of the right size is taken as it is.
-            None if computed == final_bytes && !self.run.strategy.offload.gradients => {
-                self.ensure_gradient(row);
-            }
-            None => {
-                let id = self.t.alloc(computed, Category::Gradients, self.misc.gradients);
-                // A cast (autocast), a shard (ZeRO-2) or a copy on the host takes over from what was computed.
-                self.ensure_gradient(row);
-                self.t.free(id);
-            }
-            Some(_) => {
-                let id = self.t.alloc(computed, Category::Gradients, self.misc.gradients);
-                self.t.free(id);
-            }
-        }
-        if in_backward && let Some(id) = self.gradients[row].take() {
-            let p = self.rows[row].block;
-            let scratch = step_scratch(self.run.training, &[(p, p.elements)]);
-            let temporary = self.t.alloc(scratch.one, Category::OptimizerStates, self.misc.scratch);
-            self.t.free(temporary);
-            self.t.free(id);
-        }
-    }
-
-    /// FSDP2 under a pipeline reduces gradients after the last micro-batch only: until then they add up unsharded, in
-    /// the type of the reduction.
-    fn accumulates_unsharded(&self) -> bool {
-        let sharding = &self.run.strategy.sharding;
-        sharding.pipeline > 1 && self.run.micro_batches > 1 && sharding.zero == ZeroStage::Fsdp2
-    }
-
-    fn accumulate_unsharded(&mut self, row: usize, computed: TensorId) {
-        if self.unsharded[row].is_none() {
-            let bytes = Bytes::new(self.rows[row].block.elements) * self.reduce_width();
-            let id = self.t.alloc(bytes, Category::Gradients, self.misc.gradients);
-            self.unsharded[row] = Some(id);
-        }
-        self.t.free(computed);
-    }
-
-    /// Reduces what a pipeline added up, parameter by parameter.
-    fn reduce_unsharded(&mut self) {
-        for row in 0..self.rows.len() {
-            if let Some(id) = self.unsharded[row].take() {
-                self.ensure_gradient(row);
-                self.t.free(id);
-            }
-        }
-    }
-
-    /// Bytes of an element on the reduction path.
-    fn reduce_width(&self) -> u64 {
-        let compute = self.run.training.precision.compute.block_bytes();
-        self.run.strategy.sharding.reduce_bytes.unwrap_or(compute)
-    }
-
-    /// Bytes of a row's full parameter in the compute type, as gathered.
-    fn gathered_bytes(&self, row: usize) -> Bytes {
-        let p = self.rows[row].block;
-        p.dtype.bytes(p.elements)
-    }
-
-    fn gather(&mut self, stage: usize) {
-        let offloaded = self.run.strategy.offload.parameters;
-        if !(self.fsdp() || offloaded) || !self.gathered[stage].is_empty() {
-            return;
-        }
-        // FSDP1 and ZeRO-3 gather one flat buffer; FSDP2 gathers into a buffer and copies out, the buffer living until
-        // the next gather.
-        let mut total = Bytes::ZERO;
-        for row in 0..self.rows.len() {
-            if self.rows[row].stage == stage {
-                total += self.gathered_bytes(row);
-            }
-        }
-        if total.is_zero() {
-            return;
-        }
-        let id = self.t.alloc_on(GATHER_STREAM, total, Category::Communication, self.misc.gather);
-        self.gathered[stage].push(id);
-    }
-
-    fn prefetch(&mut self, next: &[usize]) {
-        if self.run.strategy.sharding.prefetch == 0 || !self.fsdp() {
-            return;
-        }
-        if let Some(&stage) = next.first() {
-            self.gather(stage);
-        }
-    }
-
-    fn reshard_after_forward(&mut self, stage: usize) {
-        // The root (embeddings and head) stays whole through the step.
-        let root = self.run.graph.stages[stage].kind != StageKind::Layer;
-        if self.run.strategy.sharding.keep_unsharded
-            || (root && !self.run.strategy.offload.parameters)
-        {
-            return;
-        }
-        self.reshard(stage);
-    }
-
-    fn reshard(&mut self, stage: usize) {
-        for id in std::mem::take(&mut self.gathered[stage]) {
-            self.t.free(id);
-        }
-    }
-
-    /// FSDP: the full gradients of the stage are copied into a reduction buffer, reduced and kept as shards. The buffer
-    /// lives until the next stage's reduction.
-    fn reduce_gradients(&mut self) {
-        if self.unreduced.is_empty() {
-            return;
-        }
-        self.free_reducing();
-        let width = self.reduce_width();
-        let mut buffer = Bytes::ZERO;
-        for (row, _) in &self.unreduced {
-            let p = self.rows[*row].block;
-            buffer += Bytes::new(p.elements) * width;
-        }
-        let id = self.t.alloc_on(REDUCE_STREAM, buffer, Category::Communication, self.misc.reduce);
-        self.reducing.push(id);
-        for (row, full) in std::mem::take(&mut self.unreduced) {
-            self.t.free(full);
-            if self.gradients[row].is_none() {
-                self.ensure_gradient(row);
-            } else {
-                let temporary = self.t.alloc(
-                    self.gradient_bytes(row),
-                    Category::Gradients,
-                    self.misc.gradients,
-                );
-                self.t.free(temporary);
-            }
-        }
-    }
-
-    fn free_reducing(&mut self) {
-        for id in std::mem::take(&mut self.reducing) {
-            self.t.free(id);
         }
     }
 

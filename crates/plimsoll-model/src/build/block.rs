@@ -14,6 +14,8 @@ pub(crate) struct BlockBuilder<'a> {
     block: Block,
     /// Parameters of this layer (or of embedding and head).
     available: Vec<&'a Parameter>,
+    /// Which of them an operator uses.
+    used: Vec<bool>,
     layer: Option<usize>,
     trainable: bool,
     /// Marks new values as logits.
@@ -26,7 +28,7 @@ impl<'a> BlockBuilder<'a> {
     /// A block of layer `layer` of the scope's stack, or of what lies outside layers.
     pub fn new(scope: &'a Scope<'a>, layer: Option<usize>, trainable: bool) -> Self {
         let stack = Some(scope.stack_index);
-        let available = scope
+        let available: Vec<&Parameter> = scope
             .inventory
             .parameters
             .iter()
@@ -35,6 +37,7 @@ impl<'a> BlockBuilder<'a> {
         BlockBuilder {
             scope,
             block: Block::default(),
+            used: vec![false; available.len()],
             available,
             layer,
             trainable,
@@ -164,28 +167,24 @@ impl<'a> BlockBuilder<'a> {
         self.available.iter().any(|p| p.part == part && p.bias == bias)
     }
 
-    /// Whether the block has declared a base parameter.
-    pub fn declared(&self, part: Part, bias: bool) -> bool {
-        self.block.params.iter().any(|p| p.part == part && p.bias == bias && !p.adapter)
-    }
-
-    /// The stack that a parameter is listed under; the outer `None` where there is no such parameter.
-    pub fn owner(&self, part: Part, bias: bool) -> Option<Option<usize>> {
-        self.available.iter().find(|p| p.part == part && p.bias == bias).map(|p| p.stack)
-    }
-
     /// Keeps a value alive beyond its last use: a variable refers to it.
     pub fn hold(&mut self, value: ValueId, hold: Hold) {
         self.block.held.push((value, hold));
     }
 
-    fn find(&self, part: Part, bias: bool) -> Result<&'a Parameter, BuildError> {
-        self.available.iter().copied().find(|p| p.part == part && p.bias == bias).ok_or_else(|| {
-            BuildError::MissingParameter {
-                layer: self.layer.map_or("the model".to_owned(), |n| format!("layer {n}")),
-                part: format!("{part:?}{}", if bias { " (bias)" } else { "" }),
-            }
-        })
+    /// The first unused parameter of a part, or the first at all.
+    fn find(&mut self, part: Part, bias: bool) -> Result<&'a Parameter, BuildError> {
+        let fits = |p: &Parameter| p.part == part && p.bias == bias;
+        let unused = (0..self.used.len()).find(|i| !self.used[*i] && fits(self.available[*i]));
+        let index =
+            unused.or_else(|| self.available.iter().position(|p| fits(p))).ok_or_else(|| {
+                BuildError::MissingParameter {
+                    layer: self.layer.map_or("the model".to_owned(), |n| format!("layer {n}")),
+                    part: format!("{part:?}{}", if bias { " (bias)" } else { "" }),
+                }
+            })?;
+        self.used[index] = true;
+        Ok(self.available[index])
     }
 
     /// Declares a parameter of the block by its part.
@@ -199,13 +198,15 @@ impl<'a> BlockBuilder<'a> {
         Ok(self.declare(parameter, dtype, trainable))
     }
 
-    /// Declares every parameter of the layer that no operator used, so that none is forgotten.
-    pub fn declare_rest(&mut self) {
-        let rest: Vec<&Parameter> =
-            self.available.iter().copied().filter(|p| !self.declared(p.part, p.bias)).collect();
-        for parameter in rest {
-            let trainable = self.trainable && !parameter.frozen;
-            self.declare(parameter, self.scope.options.weights, trainable);
+    /// Declares every parameter that no operator used and that `belongs` to the block, so that none is forgotten.
+    pub fn declare_rest(&mut self, belongs: impl Fn(&Parameter) -> bool) {
+        for index in 0..self.used.len() {
+            let parameter = self.available[index];
+            if !self.used[index] && belongs(parameter) {
+                self.used[index] = true;
+                let trainable = self.trainable && !parameter.frozen;
+                self.declare(parameter, self.scope.options.weights, trainable);
+            }
         }
     }
 

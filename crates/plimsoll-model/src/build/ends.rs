@@ -7,7 +7,7 @@ use super::options::LossStyle;
 use super::{BuildError, Scope};
 use crate::arch::{HeadTransform, Norm, StackRole};
 use crate::graph::{Block, Hold, ParamId, ValueId};
-use crate::inventory::Part;
+use crate::inventory::{Parameter, Part};
 use crate::ops::{Op, Saves};
 
 impl Scope<'_> {
@@ -69,9 +69,7 @@ impl Scope<'_> {
         let has_dropout = self.stack.layers.first().is_some_and(|l| l.dropout);
         let x = b.dropout("embed.dropout", x, has_dropout);
         let x = b.cast("stream", x, self.stream());
-        if !self.shares_tables() {
-            self.declare_embedding_rest(&mut b)?;
-        }
+        b.declare_rest(|p| !is_head_side(p.part) && self.owns(p));
         Ok(b.finish(vec![x]))
     }
 
@@ -94,29 +92,6 @@ impl Scope<'_> {
             }
         }
         Ok(x)
-    }
-
-    /// Embedding parameters that no operator above used (class tokens, second convolutions).
-    fn declare_embedding_rest(&self, b: &mut BlockBuilder<'_>) -> Result<(), BuildError> {
-        use Part::*;
-        for part in [
-            PositionEmbedding,
-            TypeEmbedding,
-            EmbeddingProjection,
-            EmbeddingNorm,
-            ExtraToken,
-            Patch,
-            Patch2,
-            Projector,
-            Other,
-        ] {
-            for bias in [false, true] {
-                if b.has(part, bias) && !b.declared(part, bias) && b.owned_here(part, bias) {
-                    b.param(part, bias)?;
-                }
-            }
-        }
-        Ok(())
     }
 
     fn first_text_stack(&self) -> usize {
@@ -143,7 +118,7 @@ impl Scope<'_> {
             None => x,
         };
         if !self.is_last || self.architecture.head.outputs == 0 {
-            self.declare_head_rest(&mut b)?;
+            b.declare_rest(|p| is_head_side(p.part) && self.owns(p));
             return Ok(b.finish(vec![x]));
         }
         if let Some(transform) = self.architecture.head.transform {
@@ -161,7 +136,7 @@ impl Scope<'_> {
         }
         b.logits = true;
         let out = self.loss(&mut b, x, part, &params)?;
-        self.declare_head_rest(&mut b)?;
+        b.declare_rest(|p| is_head_side(p.part) && self.owns(p));
         Ok(b.finish(vec![out]))
     }
 
@@ -273,33 +248,22 @@ impl Scope<'_> {
         }
     }
 
-    fn declare_head_rest(&self, b: &mut BlockBuilder<'_>) -> Result<(), BuildError> {
-        use Part::*;
-        for part in [FinalNorm, HeadDense, HeadNorm, Head] {
-            for bias in [false, true] {
-                let owned = part == FinalNorm || self.is_last;
-                if owned && b.has(part, bias) && !b.declared(part, bias) && b.owned_here(part, bias)
-                {
-                    b.param(part, bias)?;
-                }
+    /// Whether the stack owns a parameter outside layers: its own, or one of the whole model, which belongs to the
+    /// first text stack (embeddings) or to the last stack (head).
+    fn owns(&self, p: &Parameter) -> bool {
+        match p.stack {
+            Some(stack) => stack == self.stack_index,
+            None if is_head_side(p.part) => self.is_last,
+            None if matches!(p.part, Part::Patch | Part::Patch2 | Part::ExtraToken) => {
+                let towers = self.architecture.stacks.iter().any(|s| s.patch.is_some());
+                self.stack.patch.is_some() || !towers
             }
+            None => self.stack_index == self.first_text_stack(),
         }
-        Ok(())
     }
 }
 
-impl BlockBuilder<'_> {
-    /// Whether the stack of this block owns a parameter outside layers: its own, or a table of the whole model that
-    /// belongs to the first text stack (embeddings) or the last stack (head).
-    fn owned_here(&self, part: Part, bias: bool) -> bool {
-        let scope = self.scope;
-        match self.owner(part, bias) {
-            Some(Some(stack)) => stack == scope.stack_index,
-            Some(None) if matches!(part, Part::HeadDense | Part::HeadNorm | Part::Head) => {
-                scope.is_last
-            }
-            Some(None) => scope.stack_index == scope.first_text_stack(),
-            None => false,
-        }
-    }
+/// Parts that stand after the last layer.
+fn is_head_side(part: Part) -> bool {
+    matches!(part, Part::FinalNorm | Part::HeadDense | Part::HeadNorm | Part::Head)
 }

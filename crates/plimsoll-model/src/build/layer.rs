@@ -60,7 +60,7 @@ impl Scope<'_> {
             NormPlacement::BranchOutput => branch_norm_layer(&mut b, layer, x, false)?,
             NormPlacement::Sandwich => branch_norm_layer(&mut b, layer, x, true)?,
         };
-        b.declare_rest();
+        b.declare_rest(|_| true);
         Ok(b.finish(vec![out]))
     }
 }

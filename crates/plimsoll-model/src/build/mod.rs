@@ -19,7 +19,7 @@ use plimsoll_units::Dim;
 
 use crate::arch::{Architecture, Layer, Stack, StackRole};
 use crate::graph::{BlockId, BoundaryId, Graph, Stage, StageKind};
-use crate::inventory::Inventory;
+use crate::inventory::{Inventory, Part};
 
 /// Why a graph cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,6 +76,9 @@ pub fn build(
     Ok(graph)
 }
 
+/// A parameter as far as equality of layers goes.
+type Signature = (Part, bool, u64);
+
 /// What the builders of one stack share.
 pub(crate) struct Scope<'a> {
     pub architecture: &'a Architecture,
@@ -120,15 +123,22 @@ impl Scope<'_> {
             outputs: vec![current],
             shares: None,
         });
-        let mut known: Vec<(&Layer, bool, BlockId)> = Vec::new();
+        let mut known: Vec<(&Layer, bool, Vec<Signature>, BlockId)> = Vec::new();
+        let parameters = self.signatures();
         let first_layer_stage = graph.stages.len() as u32;
         for (number, layer) in self.stack.layers.iter().enumerate() {
             let trainable = self.options.trainable.layer(number, self.stack.layers.len());
-            let block = match known.iter().find(|(l, t, _)| *l == layer && *t == trainable) {
+            // Equal layers may still hold different parameters (T5's first layer has the relative positions).
+            let own = &parameters[number];
+            let same = |(l, t, p, _): &&(&Layer, bool, Vec<Signature>, BlockId)| {
+                *l == layer && *t == trainable && p == own
+            };
+            let block = match known.iter().find(same) {
                 Some((.., block)) => *block,
+                None if self.stack.shared && number > 0 => known[0].3,
                 None => {
                     let block = push_block(graph, self.layer_block(layer, number)?);
-                    known.push((layer, trainable, block));
+                    known.push((layer, trainable, own.clone(), block));
                     block
                 }
             };
@@ -161,6 +171,20 @@ impl Scope<'_> {
             shares: None,
         });
         Ok(out)
+    }
+
+    /// What each layer's parameters are, by part and size.
+    fn signatures(&self) -> Vec<Vec<Signature>> {
+        let mut layers = vec![Vec::new(); self.stack.layers.len()];
+        for p in &self.inventory.parameters {
+            if let (Some(stack), Some(layer)) = (p.stack, p.layer)
+                && stack == self.stack_index
+                && let Some(own) = layers.get_mut(layer)
+            {
+                own.push((p.part, p.bias, p.elements()));
+            }
+        }
+        layers
     }
 
     fn stage_name(&self, what: &str, number: Option<usize>) -> Box<str> {

@@ -1,0 +1,255 @@
+//! Peaks of the real library, published measurements, laws, and every model of the catalogue.
+
+use plimsoll_catalog::models;
+use plimsoll_model::{Architecture, build, hf, inventory};
+use plimsoll_timeline::Category;
+use plimsoll_units::{Bytes, DType};
+use proptest::prelude::{ProptestConfig, prop_assert, proptest};
+use proptest::strategy::Strategy as Generator;
+
+use super::{build_options, estimate};
+use crate::request::*;
+use crate::{Device, Estimate, Spread};
+
+/// `cublas workspace` of the estimates below (Ampere), which the real library's meta device does not have.
+const WORKSPACE: u64 = 8_519_680;
+
+fn device() -> Device {
+    Device {
+        name: "80 GiB".to_owned(),
+        usable: Bytes::gib(80),
+        free: None,
+        count: 1,
+        compute_capability: Some((8, 0)),
+        unified: false,
+        context: Spread::default(),
+    }
+}
+
+fn named(name: &str, layers: Option<u64>) -> Architecture {
+    let entry = models::find(name).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(entry.config).unwrap();
+    if let Some(n) = layers {
+        config["num_hidden_layers"] = n.into();
+    }
+    hf::from_value(&config).unwrap().architecture
+}
+
+fn run(model: &Architecture, training: &Training, strategy: &Strategy) -> Estimate {
+    estimate(model, &inventory::inventory(model), training, strategy, &device()).unwrap()
+}
+
+fn category(e: &Estimate, category: Category) -> u64 {
+    e.categories.iter().filter(|(c, _)| *c == category).map(|(_, b)| b.get()).sum()
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+/// Peaks beyond the weights of Transformers 5.24 on torch's meta device (batch 1, every allocation followed by a
+/// dispatch mode), which has no kernels' scratch.
+#[test]
+fn peaks_equal_those_of_transformers() {
+    for (name, layers, sequence, dtype, forward, backward) in [
+        ("meta-llama/Llama-3.1-8B", 2, 2048, DType::Bf16, 4938.09, 5439.07),
+        ("mistralai/Mistral-7B-v0.1", 2, 2048, DType::F32, 3158.09, 4278.09),
+        ("Qwen/Qwen2.5-7B", 2, 1024, DType::Bf16, 2313.54, 2975.07),
+        ("Qwen/Qwen3-8B", 2, 1024, DType::Bf16, 2344.61, 3118.06),
+        ("google/gemma-2b", 2, 1024, DType::Bf16, 2971.08, 3471.08),
+    ] {
+        let model = named(name, Some(layers));
+        let training = |scope| Training {
+            precision: Precision::pure(dtype),
+            attention: AttentionKernel::Eager,
+            optimizer: Optimizer::None,
+            sequence,
+            scope,
+            ..Training::default()
+        };
+        for (scope, expected) in
+            [(StepScope::Forward, forward), (StepScope::ForwardBackward, backward)]
+        {
+            let e = run(&model, &training(scope), &Strategy::default());
+            let beyond = e.peak.allocated.get() - category(&e, Category::Parameters) - WORKSPACE;
+            let error = (mib(beyond) - expected) / expected;
+            assert!(error.abs() < 0.005, "{name} {scope:?}: {} MiB, not {expected}", mib(beyond));
+        }
+    }
+}
+
+/// Published peaks (bytes allocated) whose settings are fully stated: fms-acceleration benchmark references on
+/// A100-80, and optimizer arithmetic of the foreach, loop and fused forms.
+#[test]
+fn peaks_equal_published_ones() {
+    let mistral = named("mistralai/Mistral-7B-v0.1", None);
+    let training = Training {
+        precision: Precision::pure(DType::Bf16),
+        attention: AttentionKernel::Flash,
+        batch: 4,
+        sequence: 4096,
+        ..Training::default()
+    };
+    let full = Strategy { checkpointing: Checkpointing::Full, ..Strategy::default() };
+    let e = run(&mistral, &training, &full);
+    assert!((e.peak.allocated.as_gib_f64() - 67.46).abs() < 0.1, "{}", e.peak.allocated);
+    assert_eq!(e.peak_phase.as_deref(), Some("optimizer step"));
+    // 10, 8 and 8 bytes a parameter at the step.
+    let p = inventory::inventory(&mistral).elements();
+    for (form, bytes) in
+        [(OptimizerForm::Foreach, 10), (OptimizerForm::Fused, 8), (OptimizerForm::Loop, 8)]
+    {
+        let t = Training { optimizer_form: form, batch: 1, sequence: 128, ..training.clone() };
+        let e = run(&mistral, &t, &full);
+        let ratio = e.peak.allocated.get() as f64 / p as f64;
+        assert!((ratio - f64::from(bytes)).abs() < 0.15, "{form:?}: {ratio} bytes a parameter");
+    }
+}
+
+/// The graph declares every parameter of the inventory once, for every model that has layers to run.
+#[test]
+fn graphs_hold_all_parameters_of_the_catalogue() {
+    let (mut checked, mut off) = (0, Vec::new());
+    for entry in models::models() {
+        let Ok(imported) = hf::from_config(entry.config.as_bytes()) else { continue };
+        let model = imported.architecture;
+        let inventory = inventory::inventory(&model);
+        let options = build_options(&model, &Training::default(), &Strategy::default());
+        let graph = match build(&model, &inventory, &options) {
+            Ok(graph) => graph,
+            Err(error) => {
+                off.push(format!("{}: {error}", entry.name));
+                continue;
+            }
+        };
+        let held: u64 = graph.owned_params().map(|p| p.elements).sum();
+        checked += 1;
+        if held != inventory.elements() {
+            off.push(format!("{}: {held} of {}", entry.name, inventory.elements()));
+        }
+    }
+    assert!(checked > 400);
+    assert!(off.len() * 100 <= checked * 5, "{} of {checked}: {off:#?}", off.len());
+}
+
+/// No model of the catalogue makes the estimate panic, and terms and categories add up.
+#[test]
+fn the_catalogue_trains() {
+    for entry in models::models().step_by(7) {
+        let Ok(imported) = hf::from_config(entry.config.as_bytes()) else { continue };
+        let model = imported.architecture;
+        let inventory = inventory::inventory(&model);
+        let training = Training { sequence: 256, ..Training::default() };
+        let Ok(e) = estimate(&model, &inventory, &training, &Strategy::default(), &device()) else {
+            continue;
+        };
+        let terms: Bytes = e.terms.iter().map(|t| t.bytes).sum();
+        assert_eq!(terms, e.peak.device, "{}", entry.name);
+        assert!(e.peak.allocated <= e.peak.reserved, "{}", entry.name);
+        for term in &e.terms {
+            if !term.children.is_empty() {
+                let sum: Bytes = term.children.iter().map(|t| t.bytes).sum();
+                assert_eq!(sum, term.bytes, "{}: {}", entry.name, term.key);
+            }
+        }
+    }
+}
+
+fn small() -> Architecture {
+    hf::from_config(
+        br#"{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 256,
+        "intermediate_size": 704, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2,
+        "vocab_size": 4096, "tie_word_embeddings": false, "torch_dtype": "bfloat16"}"#,
+    )
+    .unwrap()
+    .architecture
+}
+
+fn strategies() -> impl Generator<Value = Strategy> {
+    (0usize..4, 0usize..4, 1u64..4).prop_map(|(checkpointing, zero, shift)| {
+        let mut s = Strategy {
+            checkpointing: [
+                Checkpointing::None,
+                Checkpointing::Full,
+                Checkpointing::Selective,
+                Checkpointing::Groups { k: 2 },
+            ][checkpointing],
+            ..Strategy::default()
+        };
+        s.sharding.data = 1 << shift;
+        s.sharding.zero = [ZeroStage::Ddp, ZeroStage::One, ZeroStage::Two, ZeroStage::Fsdp2][zero];
+        s
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn more_tokens_never_need_less(strategy in strategies(), batch in 1u64..6, tokens in 1u64..8) {
+        let model = small();
+        let training = |batch, sequence| Training { batch, sequence, ..Training::default() };
+        // Requested bytes: allocated ones carry up to 1 MiB of slack per block, in either direction.
+        let requested = |batch, tokens: u64| {
+            let e = run(&model, &training(batch, tokens * 64), &strategy);
+            let timeline = e.timeline.unwrap_or_default();
+            plimsoll_timeline::replay(&timeline, &Default::default()).requested_peak
+        };
+        let base = requested(batch, tokens);
+        prop_assert!(requested(batch + 1, tokens) >= base);
+        prop_assert!(requested(batch, tokens + 1) >= base);
+    }
+
+    #[test]
+    fn checkpointing_and_adapters_never_cost_more(batch in 1u64..6, tokens in 1u64..8) {
+        let model = small();
+        let training = Training { batch, sequence: tokens * 64, ..Training::default() };
+        let full = Strategy { checkpointing: Checkpointing::Full, ..Strategy::default() };
+        let plain = run(&model, &training, &Strategy::default());
+        prop_assert!(run(&model, &training, &full).peak.allocated <= plain.peak.allocated);
+        let lora = Training { method: Method::Lora(Lora::default()), ..training };
+        let adapted = run(&model, &lora, &Strategy::default());
+        let states = |e: &Estimate| category(e, Category::OptimizerStates);
+        prop_assert!(states(&adapted) <= states(&plain));
+    }
+
+    #[test]
+    fn everything_but_the_resident_is_freed(strategy in strategies(), accumulation in 1u64..4) {
+        let model = small();
+        let training = Training { sequence: 128, accumulation, ..Training::default() };
+        let e = run(&model, &training, &strategy);
+        let timeline = e.timeline.unwrap();
+        let footprint = plimsoll_timeline::replay(&timeline, &Default::default());
+        for (category, bytes) in &footprint.end_by_category {
+            let resident = matches!(
+                category,
+                Category::Parameters
+                    | Category::OptimizerStates
+                    | Category::Workspace
+                    | Category::Communication
+            );
+            prop_assert!(resident, "{} of {} left", bytes, category.label());
+        }
+    }
+
+    #[test]
+    fn no_request_panics(
+        batch in 0u64..u64::MAX,
+        sequence in 0u64..u64::MAX,
+        tensor in 0u64..100,
+        pipeline in 0u64..10,
+        rank in 0u64..1 << 40,
+    ) {
+        let model = small();
+        let training = Training {
+            batch,
+            sequence,
+            method: Method::Lora(Lora { rank, ..Lora::default() }),
+            ..Training::default()
+        };
+        let mut strategy = Strategy::default();
+        strategy.sharding.tensor = tensor;
+        strategy.sharding.pipeline = pipeline;
+        let _ = estimate(&model, &inventory::inventory(&model), &training, &strategy, &device());
+    }
+}
