@@ -90,7 +90,10 @@ impl BlockBuilder<'_> {
                 let k = self.copy("k", q, self.shape(q).with_last(a.kv_heads * a.head_dim));
                 (q, k, k)
             } else {
-                (q, self.linear(Part::Key, "k", x)?, self.linear(Part::Value, "v", x)?)
+                let k = self.linear(Part::Key, "k", x)?;
+                // Keys before their norm serve as values where there is no value projection.
+                let v = if a.value_is_key { k } else { self.linear(Part::Value, "v", x)? };
+                (q, k, v)
             }
         };
         let (q, k, v) = if self.scope.options.style.fused_qkv && !a.fused_qkv {

@@ -29,7 +29,8 @@ const EXPERT: Parts = Parts {
 const SHARED: Parts = Parts {
     gate: Part::SharedGate,
     up: Part::SharedUp,
-    fused: Part::GateUp,
+    // Gate and up of a shared expert in one matrix go by the name of its up projection (Granite 4).
+    fused: Part::SharedUp,
     down: Part::SharedDown,
 };
 
@@ -58,7 +59,7 @@ impl BlockBuilder<'_> {
         let hidden = if !mlp.gated {
             let up = self.linear(parts.up, "mlp.up", x)?;
             self.activation(mlp.activation, up)
-        } else if self.has(parts.fused, false) {
+        } else if !self.has(parts.gate, false) && self.has(parts.fused, false) {
             let both = self.linear(parts.fused, "mlp.gate_up", x)?;
             let half = Dim::Const(
                 self.shape(both).last().eval(&plimsoll_units::Bindings::tokens(1, 1)) / 2,
