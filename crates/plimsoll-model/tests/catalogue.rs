@@ -6,6 +6,7 @@ use plimsoll_catalog::models;
 use plimsoll_model::Part;
 use plimsoll_model::hf::{self, Imported};
 use plimsoll_model::inventory::{classify, inventory};
+use plimsoll_model::{BuildError, BuildOptions, build};
 
 fn all() -> impl Iterator<Item = (&'static models::ModelEntry, Imported)> {
     models::models().map(|entry| match hf::from_config(entry.config.as_bytes()) {
@@ -72,4 +73,18 @@ fn nothing_in_the_catalogue_needs_a_guess() {
             imported.diagnostics.iter().filter(|d| d.message.contains("not known")).collect();
         assert!(guessed.is_empty(), "{}: {guessed:?}", entry.name);
     }
+}
+
+/// Every model has a graph, whichever style runs it; what is not modelled says so.
+#[test]
+fn every_graph_builds() {
+    let mut wrong = Vec::new();
+    for (entry, imported) in all() {
+        let model = &imported.architecture;
+        match build(model, &inventory(model), &BuildOptions::default()) {
+            Ok(_) | Err(BuildError::NotModelled { .. }) => {}
+            Err(error) => wrong.push(format!("{}: {error}", entry.name)),
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }

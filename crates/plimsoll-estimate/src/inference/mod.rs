@@ -62,8 +62,8 @@ pub fn estimate(
         build(model, inventory, &plan.options).map_err(|e| EstimateError::UnsupportedModel {
             engine: "PyTorch inference",
             family: model.family.clone(),
+            cure: e.cure().to_owned(),
             reason: e.to_string(),
-            cure: "check the configuration against the tensor list".to_owned(),
         })?;
     let storage = Storage {
         model,

@@ -19,7 +19,7 @@ use plimsoll_units::Dim;
 
 use crate::arch::{Architecture, Layer, Stack, StackRole};
 use crate::graph::{BlockId, BoundaryId, Graph, Stage, StageKind};
-use crate::inventory::{Inventory, Part};
+use crate::inventory::{Inventory, Naming, Part};
 
 /// Why a graph cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,9 +33,28 @@ pub enum BuildError {
         /// Which.
         part: String,
     },
+    /// The model does what no operator of the table describes.
+    #[error("{what} are not modelled yet, only its parameters are")]
+    NotModelled {
+        /// Which parts, as a plural.
+        what: String,
+    },
     /// The model has no layers.
     #[error("the model has no layers; num_hidden_layers must be at least 1")]
     NoLayers,
+}
+
+impl BuildError {
+    /// What to do about it.
+    pub fn cure(&self) -> &'static str {
+        match self {
+            BuildError::MissingParameter { .. } => {
+                "check the configuration against the tensor list"
+            }
+            BuildError::NotModelled { .. } => "estimate it for vLLM or SGLang",
+            BuildError::NoLayers => "check the configuration",
+        }
+    }
 }
 
 /// The graph of `architecture` with loss, as `options` run it.
@@ -56,6 +75,10 @@ pub fn build(
         .collect();
     if running.iter().all(|(_, s)| s.layers.is_empty()) {
         return Err(BuildError::NoLayers);
+    }
+    if architecture.naming == Naming::DeepSeekV4 {
+        let what = "its hyper-connections and compressed attention".to_owned();
+        return Err(BuildError::NotModelled { what });
     }
     let last = running.last().map(|(i, _)| *i);
     let mut memory: Option<(BoundaryId, Dim)> = None;
