@@ -59,5 +59,13 @@ fn refused(error: EstimateError) -> EngineError {
 
 /// A field of the estimator as the option that sets it.
 fn option(field: &str) -> String {
-    if field.starts_with('-') { field.to_owned() } else { format!("--{}", field.replace('_', "-")) }
+    match field.trim_start_matches('-') {
+        "context" => "--ctx".to_owned(),
+        "sequences" => "--np".to_owned(),
+        "cache_k" => "--cache-type-k".to_owned(),
+        "cache_v" => "--cache-type-v".to_owned(),
+        "offload.overrides" => "--override-tensor".to_owned(),
+        "devices" => "--gpu".to_owned(),
+        name => format!("--{}", name.replace('_', "-")),
+    }
 }

@@ -1,6 +1,7 @@
 //! `find`: which size of a workload a search raises, and how far.
 
 use plimsoll_estimate::Estimate;
+use plimsoll_estimate::llamacpp::{LARGEST_UBATCH, MOST_SEQUENCES};
 use plimsoll_estimate::request::{Inference, LlamaCpp, Serving, Sglang, Training, Vllm, Workload};
 
 use crate::Choice;
@@ -17,6 +18,8 @@ struct Target {
     set: Set,
     /// Tokens: no more than the model was made for.
     tokens: bool,
+    /// The most that the engine accepts.
+    most: u64,
 }
 
 /// Where in a workload a size stands.
@@ -90,7 +93,12 @@ fn target(job: &Job, find: Find) -> Result<Target, EngineError> {
         (None, _) => return refuse("nothing, as a search needs a model"),
     };
     let tokens = matches!(option, "--seq" | "--ctx" | "--max-model-len" | "--context-length");
-    Ok(Target { option, set, tokens })
+    let most = match option {
+        "--np" => MOST_SEQUENCES,
+        "--ubatch" => LARGEST_UBATCH,
+        _ => SEARCH_LIMIT,
+    };
+    Ok(Target { option, set, tokens, most })
 }
 
 /// Raises a size to the most that fits, and leaves the job with it.
@@ -103,7 +111,7 @@ pub(crate) fn run(job: &mut Job, find: Find) -> Result<Search, EngineError> {
     {
         l.context = own_limit;
     }
-    let limit = own_limit.filter(|_| target.tokens).unwrap_or(SEARCH_LIMIT).min(SEARCH_LIMIT);
+    let limit = own_limit.filter(|_| target.tokens).unwrap_or(SEARCH_LIMIT).min(target.most);
     let found = search::largest(limit, |n| {
         let mut tried = job.clone();
         target.set(&mut tried, n);
@@ -111,6 +119,9 @@ pub(crate) fn run(job: &mut Job, find: Find) -> Result<Search, EngineError> {
     })?;
     let (next, next_device, why) = match found.failing {
         Some((n, (device, why))) => (n, device, why),
+        None if limit == target.most && limit < SEARCH_LIMIT => {
+            (limit + 1, None, format!("the engine accepts at most {limit}"))
+        }
         None if limit < SEARCH_LIMIT => {
             (limit + 1, None, format!("the model's own limit is {limit} tokens"))
         }

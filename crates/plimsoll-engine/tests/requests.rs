@@ -142,3 +142,29 @@ fn the_same_request_gives_the_same_bytes() {
     let json = || serde_json::to_string(&answer(request)).unwrap();
     assert_eq!(json(), json());
 }
+
+/// Searches end where the engine's own limits do, not in an error.
+#[test]
+fn searches_stop_at_the_limits_of_llama_cpp() {
+    for (find, option, most) in [("concurrency", "--np", 4096), ("batch", "--ubatch", 1 << 20)] {
+        let response = answer(&format!(
+            r#"{{"model": "Qwen/Qwen2.5-0.5B", "machine": "64TiB", "workload": {{"llama.cpp": {{}}}}, "find": "{find}"}}"#
+        ));
+        let search = response.search.expect("a search was asked for");
+        assert_eq!((search.option.as_str(), search.value), (option, Some(most)), "{}", search.why);
+        assert!(search.why.contains("accepts at most"), "{}", search.why);
+    }
+}
+
+/// What is not counted is said.
+#[test]
+fn models_beside_the_policy_are_counted_or_missed() {
+    let ask = |rl: &str| {
+        answer(&format!(
+            r#"{{"model": "gpt2", "machine": "h100-80g", "workload": {{"train": {{"batch": 1, "seq": 128{rl}}}}}}}"#
+        ))
+    };
+    let (alone, beside) = (ask(""), ask(r#", "rl": "ppo""#));
+    let warned = beside.diagnostics.iter().any(|d| d.code == "reinforcement");
+    assert!(warned || beside.peak.device > alone.peak.device);
+}

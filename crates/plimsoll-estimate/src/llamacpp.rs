@@ -26,6 +26,8 @@ mod sched;
 mod tests;
 mod validate;
 
+pub use validate::{LARGEST_UBATCH, MOST_SEQUENCES};
+
 use behaviour::Behaviour;
 use build::{Batch, Context};
 use graph::{HOST, Place};

@@ -10,6 +10,10 @@ use crate::request::LlamaCpp;
 
 /// Longest context that is taken seriously: 2^28 tokens.
 const LONGEST: u64 = 1 << 28;
+/// Most sequences at a time that are accepted.
+pub const MOST_SEQUENCES: u64 = 4096;
+/// Largest physical batch that is accepted, in tokens.
+pub const LARGEST_UBATCH: u64 = 1 << 20;
 /// Largest number of layers that a graph is built for.
 const DEEPEST: usize = 1024;
 
@@ -167,9 +171,9 @@ pub(super) fn check<'a>(
     if let Some(context) = request.context {
         range("context", context, 1, LONGEST, "set the context size in tokens, such as 8192")?;
     }
-    range("ubatch", request.ubatch, 1, 1 << 20, "the default is 512")?;
+    range("ubatch", request.ubatch, 1, LARGEST_UBATCH, "the default is 512")?;
     range("batch", request.batch, 1, 1 << 24, "the default is 2048")?;
-    range("sequences", request.sequences, 1, 4096, "the default is 1")?;
+    range("sequences", request.sequences, 1, MOST_SEQUENCES, "the default is 1")?;
     range("draft", request.draft, 0, 1024, "the default is 0")?;
     range("devices", device.count, 1, 64, "name at least one device")?;
     for (field, dtype) in [("cache_k", request.cache_k), ("cache_v", request.cache_v)] {
