@@ -23,6 +23,14 @@ pub fn model(text: &str) -> Result<ModelSource, CliError> {
             let files = Folder { path: path.to_owned() };
             Ok(read(ModelInput::from_folder(text, &files)?))
         }
+        // Opening a pipe would wait for its writer, and headers are read by seeking.
+        Ok(found) if !found.is_file() => {
+            let error = io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "it is a pipe or a device; name a file or a folder",
+            );
+            Err(CliError::Read { path: text.to_owned(), error })
+        }
         Ok(_) => {
             let parent = path.parent().map(Path::to_owned).unwrap_or_default();
             let Some(name) = path.file_name().and_then(|n| n.to_str()) else {

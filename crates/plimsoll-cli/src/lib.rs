@@ -64,7 +64,11 @@ fn estimate(args: &args::EstimateArgs, given: &[String]) -> Result<Exit, CliErro
     } else if let Some(term) = &args.output.explain {
         explain::text(&response, term)?
     } else {
-        render::screen(&response, output::width())
+        let looked = match args.output.no_changes {
+            true => render::Changes::Skipped,
+            false => render::Changes::Searched,
+        };
+        render::screen(&response, looked, output::width())
     };
     output::print(&text)?;
     Ok(Exit::of(response.verdict))

@@ -16,15 +16,26 @@ const BAD: Style = AnsiColor::Red.on_default().bold();
 const HEAD: Style = Style::new().bold();
 const DIM: Style = Style::new().dimmed();
 
+/// Whether the report says what would fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changes {
+    /// Changes were looked for.
+    Searched,
+    /// Nobody looked.
+    Skipped,
+}
+
 /// The whole report, at most `width` columns where words can wrap.
-pub fn screen(response: &Response, width: usize) -> String {
+pub fn screen(response: &Response, looked: Changes, width: usize) -> String {
     let mut out = String::new();
     verdict(&mut out, response, width);
     bar::draw(&mut out, response, width);
     categories(&mut out, response, width);
     figures(&mut out, response);
     search(&mut out, response, width);
-    changes(&mut out, response, width);
+    if looked == Changes::Searched {
+        changes(&mut out, response, width);
+    }
     diagnostics(&mut out, response, width);
     assumptions(&mut out, response, width);
     out

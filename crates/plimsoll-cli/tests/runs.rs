@@ -70,6 +70,21 @@ fn errors_name_the_value_and_the_cure() {
         ("foreign-option", "estimate llama-3.1-8b --train --ngl 3 --gpu h100-80g"),
         ("option-without-workload", "estimate llama-3.1-8b --optimizer adamw --gpu h100-80g"),
         ("rank-without-lora", "estimate llama-3.1-8b --train --rank 8 --gpu h100-80g"),
+        (
+            "zero-chunk-loss",
+            "estimate llama-3.1-8b --train --batch 1 --seq 512 --chunk-loss 0 --gpu h100-80g",
+        ),
+        (
+            "zero-shard-group",
+            "estimate llama-3.1-8b --train --fsdp --shard-group 0 --gpu h100-80g*2",
+        ),
+        ("experts-of-a-dense-model", "estimate llama-3.1-8b --train --ep 2 --gpu h100-80g*2"),
+        ("mla-without-ik", "estimate llama-3.1-8b --engine llama.cpp --mla 2 --gpu h100-80g"),
+        ("mla-mode", "estimate llama-3.1-8b --engine llama.cpp --ik --mla 4 --gpu h100-80g"),
+        ("too-many-sequences", "estimate llama-3.1-8b --engine llama.cpp --np 5000 --gpu h100-80g"),
+        ("no-tensors", "estimate no-tensors.safetensors --gpu h100-80g"),
+        ("device-as-file", "estimate /dev/null --gpu h100-80g"),
+        ("unmodelled-layers", "estimate deepseek-ai/DeepSeek-V4-Flash --infer --gpu h100-80g"),
         ("zero-batch", "estimate llama-3.1-8b --train --batch 0 --gpu h100-80g"),
         (
             "absurd-batch",

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use plimsoll_catalog::machines::Machine;
 use plimsoll_estimate::request::{Inference, Strategy, Workload};
 use plimsoll_estimate::{Assumption, Estimate, Peak, Term};
+use plimsoll_model::arch::Ffn;
 use plimsoll_timeline::Category;
 use plimsoll_units::{Bytes, DType};
 
@@ -50,8 +51,17 @@ impl Job {
         self.machine.budget().min(self.machine.usable_high)
     }
 
-    /// Refuses arithmetic that the device has no units for and that no library emulates.
+    /// Refuses arithmetic that the device has no units for and that no library emulates, and expert ranks where
+    /// there are no experts.
     fn check(&self) -> Result<(), EngineError> {
+        let ranks = self.strategy.sharding.expert;
+        if ranks > 1
+            && let Some(model) = &self.model
+            && !model.architecture.layers().any(|l| matches!(l.ffn, Ffn::Moe(_)))
+        {
+            let message = format!("it is {ranks}, but {} has no experts; leave it out", model.name);
+            return Err(EngineError::value("--ep", message));
+        }
         match &self.workload {
             Some(Workload::Training(t)) if t.precision.fp8 => self
                 .machine

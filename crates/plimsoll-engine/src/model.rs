@@ -178,6 +178,9 @@ impl ModelInput {
                 });
             }
         }
+        if input.config.is_none() && input.gguf.is_none() && input.tensors.is_empty() {
+            return Err(import_error(label, "it holds no tensors; name the file with the weights"));
+        }
         Ok(input)
     }
 

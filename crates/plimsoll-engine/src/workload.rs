@@ -2,8 +2,9 @@
 //! contradicts something else is refused with the cure.
 
 use plimsoll_estimate::request::{
-    Inference, LlamaCpp, Lora, LoraServing, Method, Offload, OffloadPlan, Precision, Reinforcement,
-    Serving, Sglang, Strategy, Training, Version, Vllm, WeightQuantization, Workload, ZeroStage,
+    Inference, LlamaCpp, Lora, LoraServing, Loss, Method, Offload, OffloadPlan, Precision,
+    Reinforcement, Serving, Sglang, Strategy, Training, Version, Vllm, WeightQuantization,
+    Workload, ZeroStage,
 };
 use plimsoll_units::{Bytes, DType};
 
@@ -142,7 +143,7 @@ fn training(t: &TrainRequest) -> Result<Training, EngineError> {
         lengths: choice(&t.lengths, defaults.lengths),
         accumulation: pick(t.accumulate, "--accumulate", defaults.accumulation)?,
         attention: choice(&t.attention, defaults.attention),
-        loss: choice(&t.loss, defaults.loss),
+        loss: loss(t)?,
         stack: choice(&t.stack, defaults.stack),
         zero_grad: choice(&t.zero_grad, defaults.zero_grad),
         scope: choice(&t.scope, defaults.scope),
@@ -151,6 +152,14 @@ fn training(t: &TrainRequest) -> Result<Training, EngineError> {
         ema: t.ema,
         reinforcement,
     })
+}
+
+fn loss(t: &TrainRequest) -> Result<Loss, EngineError> {
+    let loss = choice(&t.loss, Training::default().loss);
+    if let Loss::Chunked { tokens } = loss {
+        positive("--chunk-loss", Some(tokens))?;
+    }
+    Ok(loss)
 }
 
 fn method(t: &TrainRequest) -> Result<Method, EngineError> {
@@ -241,7 +250,7 @@ fn llama_cpp(l: &LlamaCppRequest) -> Result<LlamaCpp, EngineError> {
         offload_kv: !l.no_kv_offload,
         all_outputs: l.all_outputs,
         swa_full: l.swa_full,
-        mla: l.mla,
+        mla: mla(l)?,
         attention_max_mib: defaults.attention_max_mib,
         draft: bounded("--draft", l.draft)?.unwrap_or(defaults.draft),
         offload: Offload {
@@ -253,6 +262,17 @@ fn llama_cpp(l: &LlamaCppRequest) -> Result<LlamaCpp, EngineError> {
         tensor_split: l.tensor_split.clone(),
         mmproj: l.mmproj.map_or(Bytes::ZERO, |s| s.0),
     })
+}
+
+/// The fork's attention mode; llama.cpp itself has none.
+fn mla(l: &LlamaCppRequest) -> Result<Option<u64>, EngineError> {
+    match l.mla {
+        Some(n) if n > 3 => {
+            Err(EngineError::value("--mla", format!("it is {n}; modes are 0 to 3")))
+        }
+        Some(_) if !l.ik => Err(EngineError::value("--mla", "only ik_llama.cpp has it; add --ik")),
+        mode => Ok(mode),
+    }
 }
 
 /// `PATTERN=CPU` keeps tensors on the host, `PATTERN=CUDA0` (or any other buffer) on the device.
@@ -356,7 +376,7 @@ pub(crate) fn strategy(s: &StrategyRequest, devices: u64) -> Result<Strategy, En
         ));
     }
     sharding.zero = choice(&s.zero, ZeroStage::Ddp);
-    sharding.shard_group = bounded("--shard-group", s.shard_group)?.unwrap_or(0);
+    sharding.shard_group = positive("--shard-group", s.shard_group)?.unwrap_or(0);
     sharding.sequence = s.sp;
     sharding.loss_parallel = s.loss_parallel;
     sharding.schedule = choice(&s.schedule, sharding.schedule);
