@@ -84,6 +84,7 @@ fn errors_name_the_value_and_the_cure() {
         ("too-many-sequences", "estimate llama-3.1-8b --engine llama.cpp --np 5000 --gpu h100-80g"),
         ("no-tensors", "estimate no-tensors.safetensors --gpu h100-80g"),
         ("device-as-file", "estimate /dev/null --gpu h100-80g"),
+        ("speech-in-llama-cpp", "estimate wavlm-base --engine llama.cpp --gpu h100-80g"),
         ("unmodelled-layers", "estimate deepseek-ai/DeepSeek-V4-Flash --infer --gpu h100-80g"),
         ("zero-batch", "estimate llama-3.1-8b --train --batch 0 --gpu h100-80g"),
         (

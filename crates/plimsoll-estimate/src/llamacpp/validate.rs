@@ -143,9 +143,13 @@ pub(super) fn check<'a>(
     };
     let stack = model
         .main_stack()
-        .filter(|_| !matches!(model.kind, ModelKind::ImageClassifier | ModelKind::Contrastive))
+        .filter(|_| !matches!(model.kind, ModelKind::Contrastive | ModelKind::SpeechSeq2Seq))
+        .filter(|_| model.embedding.is_some())
         .ok_or_else(|| {
-            unsupported("it has no text stack", "choose a language or embedding model")
+            unsupported(
+                "it has no text stack that llama.cpp runs",
+                "choose a language or embedding model",
+            )
         })?;
     if matches!(super::gguf_family(&model.family), "deepseek4" | "deepseek_v4") {
         return Err(unsupported(
