@@ -583,7 +583,12 @@ impl<'a> Simulation<'a> {
                 Step::ReleaseOutput(i) => self.refer(micro, s.outputs.get(i as usize), false),
                 Step::CacheCast { bytes, .. } => {
                     let id = self.t.alloc(bytes, Category::Workspace, self.misc.casts);
-                    self.autocast_cache.push(id);
+                    // Autocast caches copies of leaves; what FSDP gathers is none, so its copy goes with the product.
+                    if self.fsdp() {
+                        self.t.free(id);
+                    } else {
+                        self.autocast_cache.push(id);
+                    }
                 }
                 Step::Gradient { param, computed } => {
                     self.gradient(stage, param as usize, computed)
