@@ -247,18 +247,6 @@ pub(crate) fn warnings(job: &Job, estimate: &Estimate) -> Vec<Diagnostic> {
             "put the model's config.json into the same folder",
         ));
     }
-    // An estimator that counts them has terms or assumptions of its own about them.
-    if let Some(Workload::Training(t)) = &job.workload
-        && t.reinforcement.is_some()
-        && !estimate.terms.iter().any(|t| t.key.starts_with(REINFORCEMENT))
-    {
-        list.push(Diagnostic::warning(
-            REINFORCEMENT,
-            "reference, value and reward models and the rollout engine are not counted yet: the \
-             numbers are those of the policy alone",
-            "add them with --with MODEL, and leave the rollout engine's share out of --free",
-        ));
-    }
     let known = |code: &str| estimate.diagnostics.iter().any(|d| d.code == code);
     let limit = job.model.as_ref().and_then(|m| m.architecture.max_positions);
     if let (Some(limit), Some((option, n))) = (limit, sequence(job.workload.as_ref()))
@@ -280,7 +268,6 @@ pub(crate) fn warnings(job: &Job, estimate: &Estimate) -> Vec<Diagnostic> {
     list
 }
 
-const REINFORCEMENT: &str = "reinforcement";
 const BEYOND_LIMIT: &str = "sequence-beyond-limit";
 const LACKS_DTYPE: &str = "dtype-not-supported";
 

@@ -9,6 +9,7 @@ use plimsoll_units::{Bindings, Bytes, Symbol};
 
 use super::RankRun;
 use super::params::{Shards, kept_elements, storage_dtype};
+use super::run::REINFORCEMENT;
 use crate::Device;
 use crate::request::{Optimizer, OptimizerForm, Strategy, Training};
 use crate::term::Term;
@@ -88,6 +89,16 @@ fn parameters(worst: &RankRun, training: &Training, strategy: &Strategy, total: 
                 .input("elements", elements)
         })
         .collect();
+    let further = worst
+        .footprint
+        .live
+        .by_origin
+        .iter()
+        .filter(|o| &*o.module == REINFORCEMENT && o.category == Category::Parameters);
+    children.extend(further.map(|o| {
+        Term::new(format!("parameters.{}", o.what.replace(' ', "_")), &*o.what, o.bytes)
+            .formula("of the policy's size")
+    }));
     let sum: Bytes = children.iter().map(|t| t.bytes).sum();
     if total > sum {
         children.push(

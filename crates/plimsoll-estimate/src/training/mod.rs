@@ -72,7 +72,7 @@ fn worst_rank(
         engine: "PyTorch training",
         family: model.family.clone(),
         reason: e.to_string(),
-        cure: "check the configuration against the tensor list".to_owned(),
+        cure: e.cure().to_owned(),
     })?;
     let context = strategy.sharding.context.max(1);
     let sequence = training.sequence.div_ceil(context);
@@ -108,6 +108,9 @@ fn worst_rank(
             in_flight: place.in_flight,
             micro_batches: place.micro_batches,
             workspace: library_workspace(training, device),
+            rollout: training
+                .reinforcement
+                .map_or(Bytes::ZERO, |r| device.usable.scale(r.rollout_permille, 1000)),
         };
         let ran = run::simulate(&run);
         let footprint = replay_with(&ran.timeline, &PyTorchConfig::default(), &REPLAY);

@@ -20,6 +20,9 @@ use crate::request::{
 pub(super) const GATHER_STREAM: u16 = 1;
 pub(super) const REDUCE_STREAM: u16 = 2;
 
+/// Module name of the further models of a reinforcement-learning step.
+pub(super) const REINFORCEMENT: &str = "reinforcement";
+
 /// Everything that a run needs to know.
 pub(super) struct Run<'a> {
     pub graph: &'a Graph,
@@ -38,6 +41,8 @@ pub(super) struct Run<'a> {
     pub micro_batches: u64,
     /// Library workspaces that the framework's allocator holds.
     pub workspace: Bytes,
+    /// What a rollout engine holds on the device while the trainer runs.
+    pub rollout: Bytes,
 }
 
 /// A timeline and what is on the host.
@@ -220,6 +225,7 @@ impl<'a> Simulation<'a> {
                 self.t.alloc(bytes, Category::Parameters, self.misc.weights);
             }
         }
+        self.load_reinforcement();
         if !run.workspace.is_zero() {
             self.t.alloc(run.workspace, Category::Workspace, self.misc.library);
         }
@@ -237,6 +243,40 @@ impl<'a> Simulation<'a> {
                 self.ensure_gradient(row);
             }
         }
+    }
+
+    /// The further models of a reinforcement-learning step, of the policy's size: frozen ones in the compute type, a
+    /// value model with gradients and states, and what the rollout engine keeps.
+    fn load_reinforcement(&mut self) {
+        let run = self.run;
+        let Some(extra) = run.training.reinforcement else { return };
+        let sharding = &run.strategy.sharding;
+        let precision = &run.training.precision;
+        let (mut frozen, mut value) = (Bytes::ZERO, Bytes::ZERO);
+        for p in self.rows.iter().map(|p| p.block).filter(|p| !p.adapter) {
+            let kept = kept_elements(p, sharding, self.shards.parameters);
+            let dtype = if p.dtype.is_plain() { precision.compute } else { p.dtype };
+            frozen += dtype.bytes(kept);
+            value += storage_dtype(p, precision).bytes(kept);
+            if p.trainable {
+                let gradients = kept_elements(p, sharding, self.shards.gradients);
+                value += gradient_dtype(p, precision).bytes(gradients);
+                let states = kept_elements(p, sharding, self.shards.states);
+                value += state_bytes(run.training, p, states);
+            }
+        }
+        for (what, present, bytes) in [
+            ("reference model", extra.reference, frozen),
+            ("reward model", extra.reward, frozen),
+            ("value model with gradients and states", extra.critic, value),
+        ] {
+            if present {
+                let origin = self.t.origin(REINFORCEMENT, what);
+                self.t.alloc(bytes, Category::Parameters, origin);
+            }
+        }
+        let origin = self.t.origin(REINFORCEMENT, "rollout engine");
+        self.t.alloc(run.rollout, Category::EngineBuffers, origin);
     }
 
     /// Megatron keeps one contiguous gradient buffer for the life of the job.
