@@ -10,6 +10,7 @@ use plimsoll_model::graph::Hold;
 use plimsoll_model::{Architecture, Part};
 use plimsoll_units::DType;
 
+use super::params::Shards;
 use crate::EstimateError;
 use crate::request::{AttentionKernel, Lora, LoraTargets, Loss, Method, Stack, Strategy, Training};
 
@@ -33,9 +34,11 @@ pub fn build_options(
     };
     let sharding = &strategy.sharding;
     let autocast = precision.autocast;
+    let mixed_shards = Shards::of(sharding.zero).parameters && sharding.data > 1;
     BuildOptions {
-        // Without autocast, layers see weights in the compute type (FSDP's mixed precision, Megatron's copies).
-        weights: if autocast { precision.weights } else { precision.compute },
+        // Without autocast, layers see weights in the compute type (Megatron's copies), and so they do under FSDP, whose
+        // mixed precision casts shards as it gathers them and casts inputs too.
+        weights: if autocast && !mixed_shards { precision.weights } else { precision.compute },
         compute: precision.compute,
         autocast,
         fp8: precision.fp8,
