@@ -165,12 +165,7 @@ fn changes(out: &mut String, r: &Response, width: usize) {
         }
         return;
     }
-    let title = if r.fits {
-        "nearest changes that would surely fit"
-    } else {
-        "nearest changes that would fit"
-    };
-    let _ = writeln!(out, "{HEAD}{title}{HEAD:#}, least change first");
+    let _ = writeln!(out, "{HEAD}nearest changes that would fit{HEAD:#}, least change first");
     let mut table = lists::table(&["NEEDED", "OF", "OPTIONS", ""], &[0, 1]);
     let labels = r.changes.iter().map(|c| c.label.chars().count()).max().unwrap_or(0);
     let options = r.changes.iter().map(|c| c.options.chars().count()).max().unwrap_or(0);

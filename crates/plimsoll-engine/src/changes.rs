@@ -14,10 +14,9 @@ const BUDGET: usize = 240;
 /// Changes that a report lists.
 const LISTED: usize = 8;
 
-/// What the search may still spend, and what counts as fitting.
+/// Estimates that the search may still make.
 struct Budget {
     left: usize,
-    certain: bool,
 }
 
 /// A job that fits, on the way to becoming a [`Change`].
@@ -30,11 +29,10 @@ struct Candidate {
     certain: bool,
 }
 
-/// The nearest changes under which `job` fits, least change first; with `certain`, under which the whole interval
-/// does (for a job that itself fits by its estimate alone).
-pub(crate) fn nearest(job: &Job, certain: bool) -> Vec<Change> {
+/// The nearest changes under which a job that does not fit would, least change first.
+pub(crate) fn nearest(job: &Job) -> Vec<Change> {
     let moves = moves::all(job);
-    let mut budget = Budget { left: BUDGET, certain };
+    let mut budget = Budget { left: BUDGET };
     let mut found: Vec<Candidate> = Vec::new();
     let mut unsolved: Vec<&Move> = Vec::new();
     for one in &moves {
@@ -43,8 +41,8 @@ pub(crate) fn nearest(job: &Job, certain: bool) -> Vec<Change> {
             None => unsolved.push(one),
         }
     }
-    // Pairs of what does not suffice alone; cheap pairs first. What fits by its estimate needs no such search.
-    if found.len() < LISTED && !certain {
+    // Pairs of what does not suffice alone; cheap pairs first.
+    if found.len() < LISTED {
         let mut pairs: Vec<(&Move, &Move)> = Vec::new();
         for (i, a) in unsolved.iter().enumerate() {
             pairs.extend(unsolved[i + 1..].iter().map(|b| (*a, *b)));
@@ -97,8 +95,7 @@ fn attempt(job: &Job, levels: &[&Level], budget: &mut Budget) -> Option<Candidat
     let estimate = changed.estimate().ok()?;
     let judgement = changed.judge(&estimate);
     let verdict = judgement.verdict;
-    let enough = if budget.certain { verdict.certainly_fits() } else { verdict.fits() };
-    enough.then(|| Candidate {
+    verdict.fits().then(|| Candidate {
         label: levels.iter().map(|l| l.label.as_str()).collect::<Vec<_>>().join(" and "),
         options: levels.iter().map(|l| l.options.as_str()).collect::<Vec<_>>().join(" "),
         cost: levels.iter().map(|l| l.cost).sum(),

@@ -57,9 +57,8 @@ pub fn estimate(request: &Request) -> Result<Response, EngineError> {
     let estimate = job.estimate()?;
     let judgement = job.judge(&estimate);
     let found = search.as_ref().is_some_and(|s| s.value.is_some());
-    let wanted = request.changes && !judgement.verdict.certainly_fits() && !found;
-    let changes =
-        if wanted { changes::nearest(&job, judgement.verdict.fits()) } else { Vec::new() };
+    let wanted = request.changes && !judgement.verdict.fits() && !found;
+    let changes = if wanted { changes::nearest(&job) } else { Vec::new() };
     let mut response = assemble(&job, estimate, request);
     response.fits = judgement.verdict.fits();
     response.verdict = judgement.verdict;

@@ -32,11 +32,6 @@ impl Verdict {
         }
     }
 
-    /// The whole interval is within the capacity.
-    pub const fn certainly_fits(self) -> bool {
-        matches!(self, Verdict::Fits)
-    }
-
     /// The estimate itself is within the capacity.
     pub const fn fits(self) -> bool {
         matches!(self, Verdict::Fits | Verdict::LikelyFits)
