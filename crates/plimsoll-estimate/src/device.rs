@@ -39,4 +39,13 @@ impl Device {
     pub fn capacity(&self) -> Bytes {
         self.free.unwrap_or(self.usable).min(self.usable)
     }
+
+    /// The cuBLAS workspace that torch allocates at the first product and keeps: 8.125 MiB, 32 MiB from Hopper on
+    /// (pytorch/pytorch#83461, #120925).
+    pub(crate) fn cublas_workspace(&self) -> Bytes {
+        match self.compute_capability {
+            Some((major, _)) if major >= 9 => Bytes::mib(32),
+            _ => Bytes::new(8_519_680),
+        }
+    }
 }

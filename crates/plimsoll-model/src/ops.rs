@@ -124,8 +124,6 @@ pub struct Linear {
     pub dequantize: Option<DType>,
     /// Input and weight are cast to FP8 for the product.
     pub fp8: bool,
-    /// Matrix products of the layer (experts of a group); only for FLOPs per token.
-    pub active_fraction: (u64, u64),
 }
 
 /// Fused attention.
@@ -417,16 +415,13 @@ pub fn work(block: &Block, node: &Node, bindings: &Bindings) -> Work {
         Op::View | Op::AllGather { .. } | Op::AllReduce | Op::ReduceScatter => {
             return Work::default();
         }
-        Op::Linear(linear) => {
+        Op::Linear(_) => {
             let weight =
                 node.params.first().map_or(0, |p| block.params[p.0 as usize].tensor_elements);
             let columns =
                 node.params.first().map_or(1, |p| block.params[p.0 as usize].matrix.1.max(1));
             let tokens = input / columns;
-            2u64.saturating_mul(tokens)
-                .saturating_mul(weight)
-                .saturating_mul(linear.active_fraction.0)
-                / linear.active_fraction.1.max(1)
+            2u64.saturating_mul(tokens).saturating_mul(weight)
         }
         Op::MatMul { contracted } => {
             2u64.saturating_mul(out).saturating_mul(contracted.eval(bindings))

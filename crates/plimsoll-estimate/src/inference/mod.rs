@@ -13,7 +13,6 @@ mod weights;
 use plimsoll_model::graph::StageKind;
 use plimsoll_model::{Architecture, Graph, Inventory, build};
 use plimsoll_timeline::{PyTorchConfig, ReplayOptions, replay_with};
-use plimsoll_units::Bytes;
 
 use crate::request::Inference;
 use crate::vllm::Storage;
@@ -107,7 +106,7 @@ pub fn estimate(
         decode: decode.as_ref().map(|(a, b)| (a.as_slice(), b.as_slice())),
         rotary: plan.rotary,
         mask: plan.mask,
-        workspace: library_workspace(device),
+        workspace: device.cublas_workspace(),
     };
     let timeline = run::simulate(&run);
     let options = ReplayOptions { origins: 4096, ..ReplayOptions::default() };
@@ -149,13 +148,4 @@ fn passes(graph: &Graph, caches: &[cache::LayerCache], sizes: &plan::Stage) -> V
         pass::compile(block, &sizes)
     };
     graph.blocks.iter().enumerate().map(compile).collect()
-}
-
-/// The cuBLAS workspace that torch allocates at the first product and keeps: 8.125 MiB, 32 MiB from Hopper on
-/// (pytorch/pytorch#83461, #120925).
-fn library_workspace(device: &Device) -> Bytes {
-    match device.compute_capability {
-        Some((major, _)) if major >= 9 => Bytes::mib(32),
-        _ => Bytes::new(8_519_680),
-    }
 }

@@ -147,13 +147,11 @@ fn shorter_lengths(lengths: Lengths) -> &'static [u64] {
     }
 }
 
-/// The cuBLAS workspace that torch allocates at the first product and keeps: 8.125 MiB, 32 MiB from Hopper on
-/// (pytorch/pytorch#83461, #120925).
+/// Workspaces of libraries that the framework's allocator holds: cuBLAS's, or with Transformer Engine about 80 MiB.
 fn library_workspace(training: &Training, device: &Device) -> Bytes {
-    match (device.compute_capability, training.stack) {
-        (_, Stack::Megatron) => Bytes::mib(80),
-        (Some((major, _)), _) if major >= 9 => Bytes::mib(32),
-        _ => Bytes::new(8_519_680),
+    match training.stack {
+        Stack::Megatron => Bytes::mib(80),
+        _ => device.cublas_workspace(),
     }
 }
 

@@ -78,7 +78,7 @@ impl BlockBuilder<'_> {
         self.op(Op::AllReduce, "reduce", &[x], self.shape(x), self.dtype(x))
     }
 
-    /// Brings a branch output back to the residual's type under autocast.
+    /// Attention of a sequence to itself, projections included.
     fn self_attention(&mut self, a: &Attention, x: ValueId) -> Result<ValueId, BuildError> {
         let x = self.gathered(x);
         let (q, k, v) = if a.fused_qkv {

@@ -264,7 +264,6 @@ impl<'a> BlockBuilder<'a> {
             weight_cast,
             dequantize,
             fp8: options.fp8 && weight.count == 1 && !is_head(part),
-            active_fraction: (1, 1),
         });
         let shape = self.shape(x).with_last(rows);
         let out = self.op_with(op, label, &[input], params, shape, compute);
@@ -299,14 +298,7 @@ impl<'a> BlockBuilder<'a> {
         }
         let input = self.cast("lora.cast", input, product);
         let cast = (options.autocast && adapters.dtype != product).then_some(product);
-        let linear = || {
-            Op::Linear(Linear {
-                weight_cast: cast,
-                dequantize: None,
-                fp8: false,
-                active_fraction: (1, 1),
-            })
-        };
+        let linear = || Op::Linear(Linear { weight_cast: cast, dequantize: None, fp8: false });
         let low_shape = self.shape(x).with_last(rank_dim);
         let low = self.op_with(linear(), "lora.A", &[input], &[a], low_shape, product);
         let high_shape = self.shape(x).with_last(rows_dim);
