@@ -25,6 +25,7 @@ pub mod index;
 mod json;
 mod pickle;
 pub mod safetensors;
+pub mod snapshot;
 pub mod sniff;
 mod source;
 mod tensor;
