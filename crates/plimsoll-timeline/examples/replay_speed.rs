@@ -73,6 +73,7 @@ fn allocator_only(timeline: &Timeline, config: &PyTorchConfig) -> PyTorchAllocat
                 }
             }
             Event::EmptyCache => torch.empty_cache(),
+            _ => {}
         }
     }
     torch

@@ -2,6 +2,8 @@
 
 use plimsoll_units::Bytes;
 
+use crate::PoolId;
+
 /// A request that no attempt could serve.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -45,8 +47,42 @@ pub trait Allocator {
     /// [`OutOfMemory`] when the device cannot serve the request.
     fn allocate(&mut self, requested: Bytes, stream: u16) -> Result<Self::Block, OutOfMemory>;
 
+    /// Allocates in a memory pool. Allocators without pools take it from the one that they have.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when the device cannot serve the request.
+    fn allocate_in(
+        &mut self,
+        _pool: PoolId,
+        requested: Bytes,
+        stream: u16,
+    ) -> Result<Self::Block, OutOfMemory> {
+        self.allocate(requested, stream)
+    }
+
     /// Frees a block of this allocator.
     fn release(&mut self, block: Self::Block);
+
+    /// The program lets a block go that another stream may still use; [`complete_free`](Self::complete_free)
+    /// follows. Allocators that do not know such frees keep the block until then.
+    fn request_free(&mut self, _block: &Self::Block) {}
+
+    /// No stream uses the block any more.
+    fn complete_free(&mut self, block: Self::Block) {
+        self.release(block);
+    }
+
+    /// Another stream uses the block.
+    fn record_stream(&mut self, _block: &Self::Block, _stream: u16) {}
+
+    /// Requests begin to be routed to a private pool.
+    fn begin_pool(&mut self, _pool: PoolId) {}
+
+    /// Routing to a private pool ends.
+    fn end_pool(&mut self, _pool: PoolId) {}
+
+    /// One user of a private pool is gone.
+    fn release_pool(&mut self, _pool: PoolId) {}
 
     /// Gives cached memory back to the driver.
     fn empty_cache(&mut self);

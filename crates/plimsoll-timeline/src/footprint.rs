@@ -172,14 +172,14 @@ fn with_counters(
 ) -> Footprint {
     let statistics = torch.statistics();
     Footprint {
-        retries: statistics.retries,
-        segments_peak: statistics.segments.peak,
+        retries: statistics.num_alloc_retries,
+        segments_peak: statistics.all.segment.peak,
         failure,
         ..footprint
     }
 }
 
-/// Replays a timeline on any allocator.
+/// Replays a timeline on any allocator. Tensors that were there before the first event are allocated first.
 ///
 /// # Errors
 /// The event at which the allocator ran out of memory; nothing is known of what would have come after it.
@@ -188,12 +188,40 @@ pub fn replay_on<A: Allocator>(
     allocator: &mut A,
     options: &ReplayOptions,
 ) -> Result<Footprint, Failure> {
+    let mut existing = Vec::with_capacity(timeline.existing() as usize);
+    for (i, tensor) in (0..timeline.existing()).zip(timeline.allocations()) {
+        let block = allocator.allocate_in(tensor.pool, tensor.requested, tensor.stream);
+        existing.push(block.map_err(|error| Failure {
+            event: 0,
+            phase: None,
+            tensor: TensorId(i),
+            error,
+        })?);
+    }
+    replay_from(timeline, allocator, existing, options)
+}
+
+/// Replays a timeline on an allocator that holds the tensors of before the first event already: their blocks, by
+/// [`TensorId`], as [`PyTorchAllocator::from_layout`] gives them.
+///
+/// # Errors
+/// The event at which the allocator ran out of memory; nothing is known of what would have come after it.
+pub fn replay_from<A: Allocator>(
+    timeline: &Timeline,
+    allocator: &mut A,
+    existing: Vec<A::Block>,
+    options: &ReplayOptions,
+) -> Result<Footprint, Failure> {
     let events = timeline.events();
     let stretch_events = series::events_per_stretch(events.len(), options.points);
     let mut stretches = Vec::with_capacity(events.len().div_ceil(stretch_events));
     let mut blocks: Vec<Option<A::Block>> = Vec::new();
     blocks.resize_with(timeline.allocations().len(), || None);
     let mut sizes = vec![Bytes::ZERO; timeline.allocations().len()];
+    for (i, block) in existing.into_iter().enumerate().take(timeline.existing() as usize) {
+        sizes[i] = allocator.allocated_size(&block);
+        blocks[i] = Some(block);
+    }
     let mut footprint = Footprint::default();
 
     let mut event = 0u32;
@@ -203,8 +231,9 @@ pub fn replay_on<A: Allocator>(
             match *happens {
                 Event::Alloc(id) => {
                     let tensor = timeline.allocations()[id.0 as usize];
-                    let block =
-                        allocator.allocate(tensor.requested, tensor.stream).map_err(|error| {
+                    let block = allocator
+                        .allocate_in(tensor.pool, tensor.requested, tensor.stream)
+                        .map_err(|error| {
                             let phase = timeline.phase_at(event as usize);
                             Failure { event, phase, tensor: id, error }
                         })?;
@@ -216,7 +245,25 @@ pub fn replay_on<A: Allocator>(
                         allocator.release(block);
                     }
                 }
+                Event::FreeRequested(id) => {
+                    if let Some(block) = &blocks[id.0 as usize] {
+                        allocator.request_free(block);
+                    }
+                }
+                Event::FreeCompleted(id) => {
+                    if let Some(block) = blocks[id.0 as usize].take() {
+                        allocator.complete_free(block);
+                    }
+                }
+                Event::RecordStream(id, stream) => {
+                    if let Some(block) = &blocks[id.0 as usize] {
+                        allocator.record_stream(block, stream);
+                    }
+                }
                 Event::EmptyCache => allocator.empty_cache(),
+                Event::BeginPool(pool) => allocator.begin_pool(pool),
+                Event::EndPool(pool) => allocator.end_pool(pool),
+                Event::ReleasePool(pool) => allocator.release_pool(pool),
             }
             let usage = allocator.usage();
             footprint.requested_peak = footprint.requested_peak.max(usage.requested);

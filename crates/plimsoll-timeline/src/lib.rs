@@ -12,14 +12,16 @@ mod timeline;
 
 pub use allocator::{Allocator, Exact, OutOfMemory, Usage};
 pub use footprint::{
-    Failure, Footprint, LiveSet, OriginShare, ReplayOptions, SeriesPoint, replay, replay_on,
-    replay_with,
+    Failure, Footprint, LiveSet, OriginShare, ReplayOptions, SeriesPoint, replay, replay_from,
+    replay_on, replay_with,
 };
 pub use pytorch::{
-    BlockHandle, BlockState, BlockView, ConfigError, PoolKind, PyTorchAllocator, PyTorchConfig,
-    RoundupDivisions, SegmentView, Statistic, Statistics, TieBreak,
+    BlockHandle, BlockState, Client, ConfigError, Device, Driver, DriverCall, DriverEvent,
+    DriverLog, Layout, LayoutBlock, LayoutError, LayoutReservation, LayoutSegment, PendingFrees,
+    PoolKind, PoolOptions, PoolStatistics, PyTorchAllocator, PyTorchConfig, RecordedDriver,
+    RoundupDivisions, Statistic, Statistics, TieBreak,
 };
 pub use timeline::{
-    Allocation, Category, Event, Origin, OriginId, Phase, PhaseKind, TensorId, Timeline,
+    Allocation, Category, Event, Origin, OriginId, Phase, PhaseKind, PoolId, TensorId, Timeline,
     TimelineBuilder,
 };

@@ -12,6 +12,21 @@ pub struct TensorId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OriginId(pub u32);
 
+/// A memory pool of PyTorch's allocator, by order of appearance: one of a CUDA graph or a `MemPool`. Blocks never
+/// leave the pool that they were made in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolId(pub u16);
+
+impl PoolId {
+    /// The pool of everything that was not routed elsewhere.
+    pub const DEFAULT: PoolId = PoolId(0);
+
+    /// Whether this is the default pool.
+    pub const fn is_default(self) -> bool {
+        self.0 == 0
+    }
+}
+
 /// What memory is spent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -152,17 +167,33 @@ pub struct Allocation {
     pub origin: OriginId,
     /// CUDA stream it was allocated on; 0 is the default stream.
     pub stream: u16,
+    /// Memory pool it was allocated in.
+    pub pool: PoolId,
 }
 
-/// One step of a timeline.
+/// One step of a timeline, eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The tensor comes into being.
     Alloc(TensorId),
-    /// The tensor is freed.
+    /// The tensor is freed. If [`RecordStream`](Event::RecordStream) named another stream before, the allocator
+    /// decides when the free completes; otherwise it completes at once.
     Free(TensorId),
+    /// The program lets the tensor go, but another stream may still use its memory (measured timelines).
+    FreeRequested(TensorId),
+    /// No stream uses the memory any more; it follows [`FreeRequested`](Event::FreeRequested).
+    FreeCompleted(TensorId),
+    /// Another stream uses the tensor (`Tensor.record_stream`): its free has to wait for that stream.
+    RecordStream(TensorId, u16),
     /// Every cached free block goes back to the driver (`torch.cuda.empty_cache`).
     EmptyCache,
+    /// Requests begin to be routed to a private pool: a graph capture or `use_mem_pool` begins.
+    BeginPool(PoolId),
+    /// Routing to a private pool ends.
+    EndPool(PoolId),
+    /// One user of a private pool is gone: a graph was reset, a `MemPool` deleted. The last one makes the pool's
+    /// cached segments releasable.
+    ReleasePool(PoolId),
 }
 
 /// An ordered list of allocations and frees, with what each was for.
@@ -172,9 +203,16 @@ pub struct Timeline {
     pub(crate) events: Vec<Event>,
     pub(crate) phases: Vec<Phase>,
     pub(crate) origins: Vec<Origin>,
+    pub(crate) existing: u32,
 }
 
 impl Timeline {
+    /// How many allocations were live before the first event. They come first: their [`TensorId`]s are
+    /// `0..existing()`, and no event makes them.
+    pub fn existing(&self) -> u32 {
+        self.existing
+    }
+
     /// The allocations, by [`TensorId`].
     pub fn allocations(&self) -> &[Allocation] {
         &self.allocations
@@ -202,11 +240,21 @@ impl Timeline {
     }
 }
 
+/// What a builder knows of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Live,
+    /// Freed, and not yet completed.
+    Pending,
+    /// Freed, or of no bytes.
+    Gone,
+}
+
 /// Builds a [`Timeline`]. Sizes of zero make no event, as in torch.
 #[derive(Debug, Default)]
 pub struct TimelineBuilder {
     timeline: Timeline,
-    live: Vec<bool>,
+    life: Vec<Life>,
 }
 
 impl TimelineBuilder {
@@ -228,6 +276,19 @@ impl TimelineBuilder {
         id
     }
 
+    /// A tensor that is live before the first event, such as a block that was there when a recording began. All
+    /// of them come before the first allocation; one that comes later is taken as an allocation.
+    pub fn existing(&mut self, allocation: Allocation) -> TensorId {
+        if self.timeline.existing as usize != self.timeline.allocations.len() {
+            return self.push(allocation);
+        }
+        let id = TensorId(self.timeline.existing);
+        self.timeline.existing += 1;
+        self.timeline.allocations.push(allocation);
+        self.life.push(Life::Live);
+        id
+    }
+
     /// Allocates on the default stream.
     pub fn alloc(&mut self, requested: Bytes, category: Category, origin: OriginId) -> TensorId {
         self.alloc_on(0, requested, category, origin)
@@ -241,10 +302,17 @@ impl TimelineBuilder {
         category: Category,
         origin: OriginId,
     ) -> TensorId {
+        let pool = PoolId::DEFAULT;
+        self.push(Allocation { requested, category, origin, stream, pool })
+    }
+
+    /// Allocates with every circumstance named.
+    pub fn push(&mut self, allocation: Allocation) -> TensorId {
         let id = TensorId(self.timeline.allocations.len() as u32);
-        self.timeline.allocations.push(Allocation { requested, category, origin, stream });
-        self.live.push(true);
-        if !requested.is_zero() {
+        self.timeline.allocations.push(allocation);
+        let empty = allocation.requested.is_zero();
+        self.life.push(if empty { Life::Gone } else { Life::Live });
+        if !empty {
             self.timeline.events.push(Event::Alloc(id));
         }
         id
@@ -252,12 +320,30 @@ impl TimelineBuilder {
 
     /// Frees a tensor; a second free of the same tensor is ignored.
     pub fn free(&mut self, id: TensorId) {
-        let Some(live) = self.live.get_mut(id.0 as usize) else { return };
-        if std::mem::replace(live, false)
-            && !self.timeline.allocations[id.0 as usize].requested.is_zero()
-        {
-            self.timeline.events.push(Event::Free(id));
+        self.end(id, &[Life::Live], Life::Gone, Event::Free(id));
+    }
+
+    /// Frees a tensor whose memory another stream may still use.
+    pub fn free_requested(&mut self, id: TensorId) {
+        self.end(id, &[Life::Live], Life::Pending, Event::FreeRequested(id));
+    }
+
+    /// The memory of a freed tensor is no longer used by any stream. Right after the free was requested, the two
+    /// become one [`Event::Free`]; without a request the tensor is freed here.
+    pub fn free_completed(&mut self, id: TensorId) {
+        if self.timeline.events.last() == Some(&Event::FreeRequested(id)) {
+            self.timeline.events.pop();
+            self.end(id, &[Life::Pending], Life::Gone, Event::Free(id));
+        } else if self.life.get(id.0 as usize) == Some(&Life::Live) {
+            self.free(id);
+        } else {
+            self.end(id, &[Life::Pending], Life::Gone, Event::FreeCompleted(id));
         }
+    }
+
+    /// Another stream uses the tensor (`Tensor.record_stream`).
+    pub fn record_stream(&mut self, id: TensorId, stream: u16) {
+        self.end(id, &[Life::Live], Life::Live, Event::RecordStream(id, stream));
     }
 
     /// Gives cached blocks back to the driver.
@@ -265,8 +351,78 @@ impl TimelineBuilder {
         self.timeline.events.push(Event::EmptyCache);
     }
 
+    /// A graph capture or `use_mem_pool` begins to route requests to a private pool.
+    pub fn begin_pool(&mut self, pool: PoolId) {
+        self.timeline.events.push(Event::BeginPool(pool));
+    }
+
+    /// Routing to a private pool ends.
+    pub fn end_pool(&mut self, pool: PoolId) {
+        self.timeline.events.push(Event::EndPool(pool));
+    }
+
+    /// One user of a private pool is gone.
+    pub fn release_pool(&mut self, pool: PoolId) {
+        self.timeline.events.push(Event::ReleasePool(pool));
+    }
+
     /// The finished timeline.
     pub fn finish(self) -> Timeline {
         self.timeline
+    }
+
+    /// Writes an event of a tensor that is in one of the states `from`.
+    fn end(&mut self, id: TensorId, from: &[Life], to: Life, event: Event) {
+        if let Some(life) = self.life.get_mut(id.0 as usize)
+            && from.contains(life)
+        {
+            *life = to;
+            self.timeline.events.push(event);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_and_allocations_stay_small() {
+        assert_eq!(size_of::<Event>(), 8);
+        assert!(size_of::<Allocation>() <= 24);
+    }
+
+    #[test]
+    fn frees_that_complete_later_are_kept_in_order() {
+        let mut t = TimelineBuilder::new();
+        let origin = t.origin("", "x");
+        let old = Allocation {
+            requested: Bytes::mib(1),
+            category: Category::Unknown,
+            origin,
+            stream: 0,
+            pool: PoolId::DEFAULT,
+        };
+        let before = t.existing(old);
+        let [a, b, c] = [(); 3].map(|()| t.alloc(Bytes::mib(2), Category::Unknown, origin));
+        t.free_requested(a);
+        t.free_completed(a);
+        t.free_requested(b);
+        t.free_completed(c);
+        t.free_completed(b);
+        t.free_completed(b);
+        t.free(before);
+        let timeline = t.finish();
+        assert_eq!(timeline.existing(), 1);
+        assert_eq!(
+            timeline.events()[3..],
+            [
+                Event::Free(a),
+                Event::FreeRequested(b),
+                Event::Free(c),
+                Event::FreeCompleted(b),
+                Event::Free(before),
+            ]
+        );
     }
 }

@@ -28,10 +28,10 @@ fn segments_and_splits() {
         let config = torch.config().clone();
         let block = torch.malloc(Bytes::new(requested), 0).unwrap();
         assert_eq!(config.rounded(Bytes::new(requested)).get(), rounded);
-        assert_eq!(torch.statistics().reserved.current.get(), segment, "{requested}");
+        assert_eq!(torch.statistics().all.reserved_bytes.current.get(), segment, "{requested}");
         let rest = segment - torch.block_size(&block).get();
         assert_eq!(rest, if split { remainder } else { 0 }, "{requested}");
-        assert_eq!(torch.segments()[0].blocks.len(), 1 + usize::from(split));
+        assert_eq!(torch.layout().segments[0].blocks.len(), 1 + usize::from(split));
     }
 }
 
@@ -42,8 +42,8 @@ fn a_rest_of_exactly_one_mib_is_not_split_off() {
         let whole = torch.malloc(Bytes::mib(30), 0).unwrap();
         torch.free(whole);
         let part = torch.malloc(Bytes::new(30 * MIB - rest), 0).unwrap();
-        assert_eq!(torch.segments()[0].blocks.len(), blocks);
-        assert_eq!(torch.statistics().reserved.peak, Bytes::mib(30));
+        assert_eq!(torch.layout().segments[0].blocks.len(), blocks);
+        assert_eq!(torch.statistics().all.reserved_bytes.peak, Bytes::mib(30));
         torch.free(part);
     }
 }
@@ -54,10 +54,10 @@ fn one_free_merges_both_neighbours() {
     let [a, b, c] = [0; 3].map(|_| torch.malloc(Bytes::mib(4), 0).unwrap());
     torch.free(a);
     torch.free(c);
-    assert_eq!(torch.statistics().inactive_split.current, Bytes::mib(16));
+    assert_eq!(torch.statistics().all.inactive_split_bytes.current, Bytes::mib(16));
     torch.free(b);
-    assert_eq!(torch.segments()[0].blocks.len(), 1);
-    assert!(torch.statistics().inactive_split.current.is_zero());
+    assert_eq!(torch.layout().segments[0].blocks.len(), 1);
+    assert!(torch.statistics().all.inactive_split_bytes.current.is_zero());
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_block_of_another_stream_is_not_reused() {
     let block = torch.malloc(Bytes::mib(3), 0).unwrap();
     torch.free(block);
     torch.malloc(Bytes::mib(3), 1).unwrap();
-    assert_eq!(torch.statistics().reserved.current, Bytes::mib(40));
+    assert_eq!(torch.statistics().all.reserved_bytes.current, Bytes::mib(40));
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn garbage_collection_needs_a_limit() {
             let block = torch.malloc(Bytes::mib(n), 0).unwrap();
             torch.free(block);
         }
-        torch.statistics().reserved.peak
+        torch.statistics().all.reserved_bytes.peak
     };
     assert_eq!(run(None), Bytes::mib(180));
     assert!(run(Some(Bytes::mib(200))) < Bytes::mib(180));
@@ -106,7 +106,7 @@ fn everything_unused_is_given_back_before_giving_up() {
     let cached = torch.malloc(Bytes::mib(60), 0).unwrap();
     torch.free(cached);
     let kept = torch.malloc(Bytes::mib(80), 0).unwrap();
-    assert_eq!(torch.statistics().retries, 1);
+    assert_eq!(torch.statistics().num_alloc_retries, 1);
     let error = torch.malloc(Bytes::mib(21), 0).unwrap_err();
     assert_eq!((error.allocated, error.free), (Bytes::mib(80), Some(Bytes::mib(20))));
     check_message(&error.to_string());
@@ -144,22 +144,22 @@ fn expandable_segments_grow_by_pages_and_shrink_by_whole_pages() {
     config.expandable_segments = true;
     let mut torch = PyTorchAllocator::new(config);
     let a = torch.malloc(Bytes::mib(30), 0).unwrap();
-    assert_eq!(torch.statistics().reserved.current, Bytes::mib(40));
+    assert_eq!(torch.statistics().all.reserved_bytes.current, Bytes::mib(40));
     let b = torch.malloc(Bytes::mib(50), 0).unwrap();
-    assert_eq!(torch.statistics().reserved.current, Bytes::mib(80));
+    assert_eq!(torch.statistics().all.reserved_bytes.current, Bytes::mib(80));
     assert_eq!(torch.address(&b), torch.address(&a) + 30 * MIB);
     torch.free(a);
     torch.empty_cache();
     // 30 MiB are free: one whole page of 20 MiB goes, 10 MiB stay.
-    assert_eq!(torch.statistics().reserved.current, Bytes::mib(60));
-    assert_eq!(torch.segments().len(), 1);
+    assert_eq!(torch.statistics().all.reserved_bytes.current, Bytes::mib(60));
+    assert_eq!(torch.layout().segments.len(), 1);
     let again = torch.malloc(Bytes::mib(25), 0).unwrap();
-    assert_eq!(torch.statistics().reserved.current, Bytes::mib(80));
+    assert_eq!(torch.statistics().all.reserved_bytes.current, Bytes::mib(80));
     torch.free(again);
     torch.free(b);
     torch.empty_cache();
-    assert!(torch.segments().is_empty());
-    assert_eq!(torch.statistics().segments.peak, 0);
+    assert!(torch.layout().segments.is_empty());
+    assert_eq!(torch.statistics().all.segment.peak, 0);
 }
 
 #[test]
@@ -180,6 +180,6 @@ fn absurd_requests_fail_and_leave_nothing_behind() {
         assert!((1..=4).contains(&huge.len()));
         huge.into_iter().for_each(|b| torch.free(b));
         torch.empty_cache();
-        assert!(torch.statistics().reserved.current.is_zero());
+        assert!(torch.statistics().all.reserved_bytes.current.is_zero());
     }
 }

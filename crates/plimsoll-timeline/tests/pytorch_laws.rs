@@ -76,7 +76,7 @@ fn check_layout(torch: &PyTorchAllocator) {
     let config = torch.config().clone();
     let (mut reserved, mut allocated, mut requested) = (Bytes::ZERO, Bytes::ZERO, Bytes::ZERO);
     let mut end_of_last = 0;
-    for segment in torch.segments() {
+    for segment in torch.layout().segments {
         assert!(segment.address >= end_of_last, "segments overlap");
         end_of_last = segment.address + segment.size.get();
         reserved += segment.size;
@@ -91,14 +91,14 @@ fn check_layout(torch: &PyTorchAllocator) {
             free_before = free;
             if free {
                 // Splitting leaves no small rest in the large pool. Merging cannot make one smaller.
-                if segment.pool == PoolKind::Large && !config.expandable_segments {
+                if segment.kind == PoolKind::Large && !config.expandable_segments {
                     assert!(block.size > Bytes::mib(1));
                 }
             } else {
                 allocated += block.size;
                 requested += block.requested;
                 let slack = block.size.checked_sub(config.rounded(block.requested)).unwrap();
-                let exact = segment.pool == PoolKind::Small || config.expandable_segments;
+                let exact = segment.kind == PoolKind::Small || config.expandable_segments;
                 if exact {
                     assert!(slack.is_zero());
                 } else if config.max_split_size.is_none() {
@@ -107,7 +107,7 @@ fn check_layout(torch: &PyTorchAllocator) {
             }
         }
         assert_eq!(at, segment.address + segment.size.get());
-        match (segment.pool, config.expandable_segments) {
+        match (segment.kind, config.expandable_segments) {
             (PoolKind::Small, false) => assert_eq!(segment.size, Bytes::mib(2)),
             (PoolKind::Small, true) => assert_eq!(segment.size.get() % (2 * MIB), 0),
             (PoolKind::Large, false) => assert!(
@@ -120,12 +120,12 @@ fn check_layout(torch: &PyTorchAllocator) {
         }
     }
     let statistics = torch.statistics();
-    assert_eq!(statistics.reserved.current, reserved);
-    assert_eq!(statistics.allocated.current, allocated);
-    assert_eq!(statistics.active, statistics.allocated);
-    assert_eq!(statistics.requested.current, requested);
+    assert_eq!(statistics.all.reserved_bytes.current, reserved);
+    assert_eq!(statistics.all.allocated_bytes.current, allocated);
+    assert_eq!(statistics.all.active_bytes, statistics.all.allocated_bytes);
+    assert_eq!(statistics.all.requested_bytes.current, requested);
     assert!(requested <= allocated && allocated <= reserved);
-    assert!(statistics.reserved.peak >= statistics.allocated.peak);
+    assert!(statistics.all.reserved_bytes.peak >= statistics.all.allocated_bytes.peak);
     // The limit is checked against the segment that would be made, so mapped pages may exceed it.
     let limit = config.memory_limit.filter(|_| !config.expandable_segments);
     for most in [limit, config.capacity].into_iter().flatten() {
@@ -165,24 +165,28 @@ fn run(config: &PyTorchConfig, ops: &[Op]) {
             }
         }
         let statistics = torch.statistics();
-        assert_eq!(statistics.reserved.current.get(), naive.reserved(), "event {i}: {op:?}");
+        assert_eq!(
+            statistics.all.reserved_bytes.current.get(),
+            naive.reserved(),
+            "event {i}: {op:?}"
+        );
         if i % 16 == 0 {
             check_layout(&torch);
         }
     }
     check_layout(&torch);
     let statistics = *torch.statistics();
-    assert_eq!(statistics.reserved.peak.get(), naive.reserved_peak);
-    assert_eq!(statistics.allocated.current.get(), naive.allocated());
-    assert_eq!(statistics.requested.current.get(), naive.requested());
-    assert_eq!(statistics.retries, naive.retries);
+    assert_eq!(statistics.all.reserved_bytes.peak.get(), naive.reserved_peak);
+    assert_eq!(statistics.all.allocated_bytes.current.get(), naive.allocated());
+    assert_eq!(statistics.all.requested_bytes.current.get(), naive.requested());
+    assert_eq!(statistics.num_alloc_retries, naive.retries);
     if !config.expandable_segments {
-        assert_eq!(statistics.inactive_split.current.get(), naive.inactive_split());
-        assert_eq!(statistics.segments.current as usize, naive.regions.len());
+        assert_eq!(statistics.all.inactive_split_bytes.current.get(), naive.inactive_split());
+        assert_eq!(statistics.all.segment.current as usize, naive.regions.len());
     } else {
-        assert_eq!(statistics.segments.peak, 0, "mapping pages makes no segment");
+        assert_eq!(statistics.all.segment.peak, 0, "mapping pages makes no segment");
     }
-    let ours: BTreeMap<u64, Bytes> = (torch.segments().iter())
+    let ours: BTreeMap<u64, Bytes> = (torch.layout().segments.iter())
         .flat_map(|s| s.blocks.iter().map(|b| (b.address, b.size)))
         .collect();
     let theirs: BTreeMap<u64, Bytes> = (naive.pieces().filter(|p| p.kind != Kind::Unmapped))
@@ -194,14 +198,17 @@ fn run(config: &PyTorchConfig, ops: &[Op]) {
     for (_, _, block) in live {
         torch.free(block);
     }
-    for segment in torch.segments() {
+    for segment in torch.layout().segments {
         assert_eq!(segment.blocks.len(), 1, "an unused segment is one free block");
     }
     torch.empty_cache();
     let statistics = torch.statistics();
-    assert!(statistics.reserved.current.is_zero() && statistics.allocated.current.is_zero());
-    assert!(statistics.inactive_split.current.is_zero());
-    assert!(torch.segments().is_empty());
+    assert!(
+        statistics.all.reserved_bytes.current.is_zero()
+            && statistics.all.allocated_bytes.current.is_zero()
+    );
+    assert!(statistics.all.inactive_split_bytes.current.is_zero());
+    assert!(torch.layout().segments.is_empty());
 }
 
 proptest! {
@@ -230,7 +237,7 @@ proptest! {
                 Op::Malloc { bytes, stream } => {
                     let block = torch.malloc(Bytes::new(bytes), stream).unwrap();
                     let at = torch.address(&block);
-                    let segments = torch.segments();
+                    let segments = torch.layout().segments;
                     let home = segments.iter().rfind(|s| s.address <= at).unwrap();
                     prop_assert_eq!(home.stream, stream);
                     live.push(block);

@@ -9,6 +9,8 @@ use crate::{Category, Event, Phase, PhaseKind, Timeline};
 
 /// No event: the tensor is not live.
 const DEAD: u32 = u32::MAX;
+/// Live since before the first event.
+const BEFORE: u32 = u32::MAX - 1;
 
 /// Bytes and tensors of one origin and category.
 #[derive(Clone, Copy)]
@@ -22,11 +24,12 @@ struct Held {
 /// The live set after event `at`, the `listed` largest origins one by one.
 pub(super) fn live_after(timeline: &Timeline, sizes: &[Bytes], at: u32, listed: usize) -> LiveSet {
     let mut born = vec![DEAD; sizes.len()];
+    born[..timeline.existing() as usize].fill(BEFORE);
     for (event, happens) in (0..=at).zip(timeline.events()) {
         match *happens {
             Event::Alloc(id) => born[id.0 as usize] = event,
-            Event::Free(id) => born[id.0 as usize] = DEAD,
-            Event::EmptyCache => {}
+            Event::Free(id) | Event::FreeRequested(id) => born[id.0 as usize] = DEAD,
+            _ => {}
         }
     }
 
@@ -43,7 +46,8 @@ pub(super) fn live_after(timeline: &Timeline, sizes: &[Bytes], at: u32, listed: 
         tensors += 1;
         let tensor = &timeline.allocations()[i];
         categories[tensor.category as usize] += *bytes;
-        let phase = timeline.phase_at(*born as usize).map(|Phase { kind, .. }| kind);
+        let phase = if *born == BEFORE { None } else { timeline.phase_at(*born as usize) };
+        let phase = phase.map(|Phase { kind, .. }| kind);
         match phases.iter_mut().find(|(kind, _)| *kind == phase) {
             Some((_, sum)) => *sum += *bytes,
             None => phases.push((phase, *bytes)),

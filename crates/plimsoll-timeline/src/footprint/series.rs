@@ -53,6 +53,11 @@ pub(super) fn curve(
     stretches: &[Stretch],
 ) -> (Vec<SeriesPoint>, [Bytes; Category::ALL.len()]) {
     let mut now = [Bytes::ZERO; Category::ALL.len()];
+    for (tensor, size) in
+        timeline.allocations().iter().zip(sizes).take(timeline.existing() as usize)
+    {
+        now[tensor.category as usize] += *size;
+    }
     let mut points = Vec::with_capacity(2 * stretches.len());
     let mut done = 0;
     let mut advance = |now: &mut [Bytes; Category::ALL.len()], to: usize| {
@@ -62,11 +67,11 @@ pub(super) fn curve(
                     let i = id.0 as usize;
                     now[timeline.allocations()[i].category as usize] += sizes[i];
                 }
-                Event::Free(id) => {
+                Event::Free(id) | Event::FreeRequested(id) => {
                     let i = id.0 as usize;
                     now[timeline.allocations()[i].category as usize] -= sizes[i];
                 }
-                Event::EmptyCache => {}
+                _ => {}
             }
         }
         done = to;

@@ -1,20 +1,19 @@
 //! Requests and frees: the search for a cached block, the split, the merge. What happens when no cached block
-//! serves a request is in `expandable` and `release`.
+//! serves a request is in `expandable` and `release`, frees that wait for another stream are in `pending`.
 
 use std::num::NonZeroU32;
 
 use plimsoll_units::Bytes;
 
 use super::arena::{Arena, Block, BlockId, State};
-use super::config::{LARGE_ROUNDING, MAX_REQUEST, MIN_BLOCK, Rules, SMALL_LIMIT};
+use super::config::{MAX_REQUEST, MIN_BLOCK, Rules, SMALL_LIMIT};
+use super::driver::{Client, Device, Driver};
+use super::expandable::Reservation;
 use super::free_list::{FreeList, Key, Position};
+use super::pending::Pending;
+use super::pools::{PrivatePool, pool_id, pool_index, pool_kind};
 use super::{PyTorchConfig, Statistics};
-use crate::{Allocator, OutOfMemory, Usage};
-
-/// Where made-up addresses begin: where drivers begin, more or less.
-const FIRST_ADDRESS: u64 = 0x7000_0000_0000;
-/// Where they end; a [`Key`] holds no more.
-const LAST_ADDRESS: u64 = 1 << 57;
+use crate::{Allocator, OutOfMemory, PoolId, Usage};
 
 /// Small requests (1 MiB and less, rounded) and larger ones never share a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,7 +32,11 @@ impl BlockHandle {
     /// Stands for a request of no bytes, which torch answers with a null pointer.
     const NULL: BlockHandle = BlockHandle(NonZeroU32::MAX);
 
-    fn id(&self) -> BlockId {
+    pub(super) fn new(id: BlockId) -> Self {
+        BlockHandle(NonZeroU32::new(id.0).unwrap_or(NonZeroU32::MAX))
+    }
+
+    pub(super) fn id(&self) -> BlockId {
         BlockId(self.0.get())
     }
 }
@@ -46,10 +49,9 @@ pub(super) struct Lane {
     pub unmapped: Vec<(u64, BlockId)>,
 }
 
-/// Free blocks of one kind, by stream. The two default pools come first.
-#[derive(Clone, Debug)]
+/// Free blocks of one kind, by stream.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Pool {
-    pub kind: PoolKind,
     /// Searches so far: the clock of garbage collection.
     pub searches: u64,
     pub lanes: Vec<Lane>,
@@ -60,8 +62,18 @@ pub(super) struct Pool {
 pub(super) struct Request {
     pub requested: u64,
     pub size: u64,
-    pub pool: u16,
+    pub pool: u32,
     pub stream: u16,
+    /// Whether the pool it came for is a private one, or others are being routed to.
+    pub routed: bool,
+    /// Whether it is served by expandable segments.
+    pub expandable: bool,
+}
+
+impl Request {
+    pub fn client(&self) -> Client {
+        Client { kind: pool_kind(self.pool), pool: pool_id(self.pool), stream: self.stream }
+    }
 }
 
 /// PyTorch's CUDA caching allocator, one device.
@@ -71,33 +83,48 @@ pub(super) struct Request {
 /// use plimsoll_units::Bytes;
 /// let mut torch = PyTorchAllocator::new(PyTorchConfig::default());
 /// let weight = torch.malloc(Bytes::new(1_048_577), 0)?;
-/// assert_eq!(torch.statistics().allocated.current, Bytes::new(1_049_088));
-/// assert_eq!(torch.statistics().reserved.current, Bytes::mib(20));
+/// assert_eq!(torch.statistics().all.allocated_bytes.current, Bytes::new(1_049_088));
+/// assert_eq!(torch.statistics().all.reserved_bytes.current, Bytes::mib(20));
 /// torch.free(weight);
 /// torch.empty_cache();
-/// assert!(torch.statistics().reserved.current.is_zero());
+/// assert!(torch.statistics().all.reserved_bytes.current.is_zero());
 /// # Ok::<(), plimsoll_timeline::OutOfMemory>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct PyTorchAllocator {
+pub struct PyTorchAllocator<D = Device> {
     pub(super) rules: Rules,
     pub(super) blocks: Arena,
+    /// The two default pools, then two for each private pool.
     pub(super) pools: Vec<Pool>,
+    pub(super) private: Vec<PrivatePool>,
+    pub(super) reservations: Vec<Reservation>,
+    pub(super) pending: Pending,
     pub(super) statistics: Statistics,
-    next_address: u64,
+    pub(super) driver: D,
     serial: u64,
 }
 
 impl PyTorchAllocator {
-    /// An allocator that holds nothing yet.
+    /// An allocator that holds nothing yet, on a device of the configured capacity.
     pub fn new(config: PyTorchConfig) -> Self {
-        let pool = |kind| Pool { kind, searches: 0, lanes: vec![Lane::default()] };
+        let device = Device::new(config.capacity);
+        PyTorchAllocator::with_driver(config, device)
+    }
+}
+
+impl<D: Driver> PyTorchAllocator<D> {
+    /// An allocator that holds nothing yet and asks `driver` for memory; the configured capacity is the driver's
+    /// affair.
+    pub fn with_driver(config: PyTorchConfig, driver: D) -> Self {
         PyTorchAllocator {
             rules: Rules::new(config),
             blocks: Arena::new(),
-            pools: vec![pool(PoolKind::Small), pool(PoolKind::Large)],
+            pools: vec![Pool::default(), Pool::default()],
+            private: vec![PrivatePool::default()],
+            reservations: Vec::new(),
+            pending: Pending::default(),
             statistics: Statistics::default(),
-            next_address: FIRST_ADDRESS,
+            driver,
             serial: 0,
         }
     }
@@ -107,52 +134,99 @@ impl PyTorchAllocator {
         &self.rules.config
     }
 
+    /// Changes the settings for the requests to come, as `_set_allocator_settings` does. Blocks that exist stay as
+    /// they are; the driver keeps its capacity.
+    pub fn reconfigure(&mut self, config: PyTorchConfig) {
+        self.rules = Rules::new(config);
+    }
+
     /// The counters.
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
     }
 
-    /// Allocates `requested` bytes on a stream; blocks of other streams are never reused. A request of no bytes
-    /// succeeds and moves nothing.
+    /// Begins new peaks.
+    pub fn reset_peaks(&mut self) {
+        self.statistics.reset_peaks();
+    }
+
+    /// The driver that is asked for memory.
+    pub fn driver(&self) -> &D {
+        &self.driver
+    }
+
+    /// The driver that is asked for memory.
+    pub fn driver_mut(&mut self) -> &mut D {
+        &mut self.driver
+    }
+
+    /// Allocates `requested` bytes of the default pool on a stream; blocks of other streams are never reused. A
+    /// request of no bytes succeeds and moves nothing.
     ///
     /// # Errors
     /// [`OutOfMemory`] when neither a cached block nor the driver can serve the request, even after everything
     /// unused was given back; always for more than 32 PiB.
     pub fn malloc(&mut self, requested: Bytes, stream: u16) -> Result<BlockHandle, OutOfMemory> {
+        self.malloc_in(PoolId::DEFAULT, requested, stream)
+    }
+
+    /// [`malloc`](Self::malloc) in a memory pool. A private pool that nobody announced comes into being with one
+    /// user.
+    ///
+    /// # Errors
+    /// As [`malloc`](Self::malloc).
+    pub fn malloc_in(
+        &mut self,
+        pool: PoolId,
+        requested: Bytes,
+        stream: u16,
+    ) -> Result<BlockHandle, OutOfMemory> {
         let requested = requested.get();
         if requested == 0 {
             return Ok(BlockHandle::NULL);
         }
         if requested > MAX_REQUEST {
-            self.statistics.ooms += 1;
+            self.statistics.num_ooms += 1;
             return Err(self.out_of_memory(requested, requested, requested));
         }
+        let routed = !pool.is_default() || self.is_routing();
+        if self.pending.has_work() {
+            self.poll(routed);
+        }
+        if !pool.is_default() {
+            self.open_pool(pool);
+        }
         let size = self.rules.round(requested);
-        let pool = if size <= SMALL_LIMIT { 0 } else { 1 };
-        let request = Request { requested, size, pool, stream };
+        let kind = if size <= SMALL_LIMIT { PoolKind::Small } else { PoolKind::Large };
+        let pool = pool_index(pool, kind);
+        let expandable = self.rules.expandable;
+        let request = Request { requested, size, pool, stream, routed, expandable };
         match self.find_cached(&request) {
             Some(at) => Ok(self.hand_out_cached(at, &request)),
-            None => {
-                let block = self.grow(&request)?;
-                Ok(self.hand_out_new(block, &request))
-            }
+            None => self.grow(request),
         }
     }
 
-    /// Frees a block. A handle belongs to the allocator that made it; one of another allocator is ignored unless
-    /// it happens to name a live block.
+    /// Frees a block. If other streams were recorded for it, the free completes later, as
+    /// [`PyTorchConfig::pending_frees`] says. A handle belongs to the allocator that made it; one of another
+    /// allocator is ignored unless it happens to name a live block.
     pub fn free(&mut self, block: BlockHandle) {
         let id = block.id();
-        let Some(&Block { size, requested, prev, next, stream, pool, state, expandable, .. }) =
-            self.blocks.get(id)
-        else {
-            return;
-        };
-        if state != State::Used {
-            return;
+        let Some(block) = self.blocks.get(id) else { return };
+        match block.state {
+            State::Used if block.shared => self.defer_free(id),
+            State::Used => {
+                self.count_free(id);
+                self.complete(id);
+            }
+            State::Pending | State::Awaited => self.complete_pending(id),
+            State::Free | State::Unmapped | State::Vacant => {}
         }
-        self.count_free(size, requested);
+    }
 
+    /// Puts a block that nobody uses any more among the free ones, merged with free neighbours.
+    pub(super) fn complete(&mut self, id: BlockId) {
+        let Block { size, requested, prev, next, stream, pool, expandable, .. } = self.blocks[id];
         let (mut address, mut merged) = (self.blocks[id].address, size);
         let mut subsumed = [None, None];
         if self.blocks[prev].state == State::Free {
@@ -177,26 +251,52 @@ impl PyTorchAllocator {
         let split = block.is_split();
         let key = self.key_of(id);
         let list = &mut self.lane(pool, stream).free;
-        match subsumed {
-            [None, None] => list.insert(key),
-            [Some(old), None] | [None, Some(old)] => list.replace(old, key),
+        let neighbours = match subsumed {
+            [None, None] => {
+                list.insert(key);
+                0
+            }
+            [Some(old), None] | [None, Some(old)] => {
+                list.replace(old, key);
+                1
+            }
             [Some(left), Some(right)] => {
                 list.remove(left);
                 list.replace(right, key);
+                2
             }
-        }
-        if !expandable {
-            self.statistics.inactive_split.shrink(merged - size);
-            if split {
-                self.statistics.inactive_split.grow(merged);
-            }
+        };
+        let kind = pool_kind(pool);
+        self.statistics.each(kind, |all| {
+            all.active.shrink(1);
+            all.active_bytes.shrink(size);
+            all.requested_bytes.shrink(requested);
+        });
+        if !expandable && (split || neighbours > 0) {
+            // Only the net change counts, as in torch.
+            self.statistics.each(kind, |all| match (split, neighbours) {
+                (true, 0) => {
+                    all.inactive_split.grow(1);
+                    all.inactive_split_bytes.grow(size);
+                }
+                (true, _) => {
+                    all.inactive_split.shrink(neighbours - 1);
+                    all.inactive_split_bytes.grow(size);
+                }
+                (false, _) => {
+                    all.inactive_split.shrink(neighbours);
+                    all.inactive_split_bytes.shrink(merged - size);
+                }
+            });
         }
     }
 
-    /// Gives every segment without a live block, and every whole unused page of expandable segments, back to the
-    /// driver.
+    /// Gives every segment without an active block, and every whole unused page of expandable segments, back to
+    /// the driver. While requests are routed to a private pool the default pools keep theirs; private pools keep
+    /// theirs as long as they have a user.
     pub fn empty_cache(&mut self) {
-        self.release_cached();
+        let routed = self.is_routing();
+        self.release_cached(routed);
     }
 
     /// Address of a block; 0 for a request of no bytes.
@@ -211,24 +311,14 @@ impl PyTorchAllocator {
 
     /// Best fit: the first free block of the stream that is large enough. Only that one candidate is considered;
     /// where it is refused the search has failed, as in torch.
-    fn find_cached(&mut self, request: &Request) -> Option<Position> {
-        let pool = &mut self.pools[request.pool as usize];
+    pub(super) fn find_cached(&mut self, request: &Request) -> Option<Position> {
         if self.rules.collect_above.is_some() {
-            pool.searches += 1;
+            self.pools[request.pool as usize].searches += 1;
         }
-        let list = &pool.lanes.get(request.stream as usize)?.free;
+        let list = &self.pools[request.pool as usize].lanes.get(request.stream as usize)?.free;
         let mut at = list.first_at_least(request.size)?;
-        if self.rules.expandable {
-            let reach = |at| {
-                let block = &self.blocks[list.at(at).id()];
-                let next = &self.blocks[block.next];
-                block.size + if next.state == State::Unmapped { next.size } else { 0 }
-            };
-            while let Some(next) = list.next(at)
-                && reach(next) < reach(at)
-            {
-                at = next;
-            }
+        if !self.reservations.is_empty() {
+            at = self.prefer_expandable(list, at, request.expandable)?;
         }
         let size = list.at(at).size();
         let oversize = request.size >= self.rules.max_split;
@@ -241,7 +331,7 @@ impl PyTorchAllocator {
     }
 
     /// Hands out a block of the free list.
-    fn hand_out_cached(&mut self, at: Position, request: &Request) -> BlockHandle {
+    pub(super) fn hand_out_cached(&mut self, at: Position, request: &Request) -> BlockHandle {
         let (pool, lane) = (request.pool as usize, request.stream as usize);
         let id = self.pools[pool].lanes[lane].free.at(at).id();
         let front = self.take_front(id, request);
@@ -255,7 +345,7 @@ impl PyTorchAllocator {
     }
 
     /// Hands out a block that is in no free list.
-    fn hand_out_new(&mut self, id: BlockId, request: &Request) -> BlockHandle {
+    pub(super) fn hand_out_new(&mut self, id: BlockId, request: &Request) -> BlockHandle {
         let front = self.take_front(id, request);
         if front != id {
             self.insert_free(id);
@@ -268,9 +358,9 @@ impl PyTorchAllocator {
     fn take_front(&mut self, id: BlockId, request: &Request) -> BlockId {
         let block = self.blocks[id];
         let remaining = block.size - request.size;
-        let kind = self.pools[request.pool as usize].kind;
+        let kind = pool_kind(request.pool);
         let was_split = block.is_split();
-        if self.rules.should_split(kind, request.size, remaining) {
+        if self.should_split(request, remaining) {
             let front = Block {
                 size: request.size,
                 requested: request.requested,
@@ -286,45 +376,70 @@ impl PyTorchAllocator {
                 rest.address += request.size;
                 rest.size = remaining;
                 if !block.expandable {
-                    if was_split {
-                        self.statistics.inactive_split.shrink(request.size);
-                    } else {
-                        self.statistics.inactive_split.grow(remaining);
-                    }
+                    self.statistics.each(kind, |all| {
+                        if was_split {
+                            all.inactive_split_bytes.shrink(request.size);
+                        } else {
+                            all.inactive_split_bytes.grow(remaining);
+                            all.inactive_split.grow(1);
+                        }
+                    });
                 }
                 return front;
             }
         }
         if was_split && !block.expandable {
-            self.statistics.inactive_split.shrink(block.size);
+            self.statistics.each(kind, |all| {
+                all.inactive_split_bytes.shrink(block.size);
+                all.inactive_split.shrink(1);
+            });
         }
         let block = &mut self.blocks[id];
         (block.state, block.requested) = (State::Used, request.requested);
         id
     }
 
+    fn should_split(&self, request: &Request, remaining: u64) -> bool {
+        if request.routed && self.is_no_split(request.pool) {
+            return false;
+        }
+        if pool_kind(request.pool) == PoolKind::Small || request.expandable {
+            remaining >= MIN_BLOCK
+        } else {
+            remaining > SMALL_LIMIT && request.size < self.rules.max_split
+        }
+    }
+
     fn count_allocation(&mut self, id: BlockId, request: &Request) -> BlockHandle {
         let size = self.blocks[id].size;
-        self.statistics.requested.grow(request.requested);
-        self.statistics.allocated.grow(size);
-        self.statistics.active.grow(size);
-        self.statistics.allocations.grow(1);
-        BlockHandle(NonZeroU32::new(id.0).unwrap_or(NonZeroU32::MAX))
+        self.count_active(pool_kind(request.pool), size, request.requested);
+        BlockHandle::new(id)
     }
 
-    fn count_free(&mut self, size: u64, requested: u64) {
-        self.statistics.requested.shrink(requested);
-        self.statistics.allocated.shrink(size);
-        self.statistics.active.shrink(size);
-        self.statistics.allocations.shrink(1);
+    /// A block becomes allocated and active.
+    pub(super) fn count_active(&mut self, kind: PoolKind, size: u64, requested: u64) {
+        self.statistics.each(kind, |all| {
+            all.allocation.grow(1);
+            all.allocated_bytes.grow(size);
+            all.active.grow(1);
+            all.active_bytes.grow(size);
+            all.requested_bytes.grow(requested);
+        });
+        if size >= self.rules.max_split {
+            self.statistics.oversize_allocations.grow(1);
+        }
     }
 
-    /// An address range of its own, never used before.
-    pub(super) fn take_addresses(&mut self, size: u64, alignment: u64) -> Option<u64> {
-        let address = self.next_address.checked_next_multiple_of(alignment)?;
-        let end = address.checked_add(size).filter(|end| *end <= LAST_ADDRESS)?;
-        self.next_address = end.next_multiple_of(LARGE_ROUNDING);
-        Some(address)
+    /// The program lets a block go; it stays active until [`complete`](Self::complete).
+    pub(super) fn count_free(&mut self, id: BlockId) {
+        let Block { size, pool, .. } = self.blocks[id];
+        self.statistics.each(pool_kind(pool), |all| {
+            all.allocation.shrink(1);
+            all.allocated_bytes.shrink(size);
+        });
+        if size >= self.rules.max_split {
+            self.statistics.oversize_allocations.shrink(1);
+        }
     }
 
     /// A block without neighbours, in no list.
@@ -347,7 +462,8 @@ impl PyTorchAllocator {
             stream: request.stream,
             pool: request.pool,
             state,
-            expandable: self.rules.expandable,
+            expandable: request.expandable,
+            shared: false,
         })
     }
 
@@ -358,7 +474,7 @@ impl PyTorchAllocator {
     }
 
     /// The lane of a stream, made on first use.
-    pub(super) fn lane(&mut self, pool: u16, stream: u16) -> &mut Lane {
+    pub(super) fn lane(&mut self, pool: u32, stream: u16) -> &mut Lane {
         let lanes = &mut self.pools[pool as usize].lanes;
         let stream = stream as usize;
         if lanes.len() <= stream {
@@ -379,19 +495,52 @@ impl PyTorchAllocator {
     }
 }
 
-impl Allocator for PyTorchAllocator {
+impl<D: Driver> Allocator for PyTorchAllocator<D> {
     type Block = BlockHandle;
 
     fn allocate(&mut self, requested: Bytes, stream: u16) -> Result<BlockHandle, OutOfMemory> {
         self.malloc(requested, stream)
     }
 
+    fn allocate_in(
+        &mut self,
+        pool: PoolId,
+        requested: Bytes,
+        stream: u16,
+    ) -> Result<BlockHandle, OutOfMemory> {
+        self.malloc_in(pool, requested, stream)
+    }
+
     fn release(&mut self, block: BlockHandle) {
         self.free(block);
     }
 
+    fn request_free(&mut self, block: &BlockHandle) {
+        PyTorchAllocator::request_free(self, block);
+    }
+
+    fn complete_free(&mut self, block: BlockHandle) {
+        self.free(block);
+    }
+
+    fn record_stream(&mut self, block: &BlockHandle, stream: u16) {
+        PyTorchAllocator::record_stream(self, block, stream);
+    }
+
+    fn begin_pool(&mut self, pool: PoolId) {
+        PyTorchAllocator::begin_pool(self, pool);
+    }
+
+    fn end_pool(&mut self, pool: PoolId) {
+        PyTorchAllocator::end_pool(self, pool);
+    }
+
+    fn release_pool(&mut self, pool: PoolId) {
+        PyTorchAllocator::release_pool(self, pool);
+    }
+
     fn empty_cache(&mut self) {
-        self.release_cached();
+        PyTorchAllocator::empty_cache(self);
     }
 
     fn allocated_size(&self, block: &BlockHandle) -> Bytes {
@@ -399,11 +548,11 @@ impl Allocator for PyTorchAllocator {
     }
 
     fn usage(&self) -> Usage {
-        let Statistics { requested, allocated, reserved, .. } = &self.statistics;
+        let all = &self.statistics.all;
         Usage {
-            requested: requested.current,
-            allocated: allocated.current,
-            reserved: reserved.current,
+            requested: all.requested_bytes.current,
+            allocated: all.allocated_bytes.current,
+            reserved: all.reserved_bytes.current,
         }
     }
 }

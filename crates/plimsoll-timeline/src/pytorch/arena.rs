@@ -17,11 +17,15 @@ impl BlockId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Used,
+    /// Freed by the program; another stream may still use it.
+    Pending,
     Free,
     /// Address range of an expandable segment without memory behind it.
     Unmapped,
     /// A slot of the arena without a block, and the sentinel.
     Vacant,
+    /// A slot without a block whose handle is still out: the free completed before its holder said so.
+    Awaited,
 }
 
 /// A contiguous part of a segment.
@@ -37,10 +41,13 @@ pub(super) struct Block {
     pub free_since: u64,
     pub prev: BlockId,
     pub next: BlockId,
+    /// Index of the pool, see [`pool_index`](super::pools::pool_index).
+    pub pool: u32,
     pub stream: u16,
-    pub pool: u16,
     pub state: State,
     pub expandable: bool,
+    /// Whether other streams were recorded (`record_stream`).
+    pub shared: bool,
 }
 
 impl Block {
@@ -61,10 +68,11 @@ const VACANT: Block = Block {
     free_since: 0,
     prev: BlockId::NONE,
     next: BlockId::NONE,
-    stream: 0,
     pool: 0,
+    stream: 0,
     state: State::Vacant,
     expandable: false,
+    shared: false,
 };
 
 /// The blocks.
@@ -95,12 +103,20 @@ impl Arena {
         self.vacant.push(id);
     }
 
+    /// Takes the block out of its slot; the slot stays taken until [`remove`](Self::remove).
+    pub fn await_handle(&mut self, id: BlockId) {
+        self[id] = Block { state: State::Awaited, ..VACANT };
+    }
+
     pub fn get(&self, id: BlockId) -> Option<&Block> {
         self.blocks.get(id.0 as usize)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (BlockId, &Block)> {
-        (0..).map(BlockId).zip(&self.blocks).filter(|(_, b)| b.state != State::Vacant)
+        (0..)
+            .map(BlockId)
+            .zip(&self.blocks)
+            .filter(|(_, block)| !matches!(block.state, State::Vacant | State::Awaited))
     }
 
     /// Links `left` and `right` as neighbours; either may be none.

@@ -3,7 +3,7 @@
 
 use plimsoll_units::Bytes;
 
-use super::PoolKind;
+use super::{PendingFrees, PoolKind};
 
 /// The rounding quantum and the smallest block.
 pub(super) const MIN_BLOCK: u64 = 512;
@@ -69,6 +69,11 @@ pub struct PyTorchConfig {
     pub tie_break: TieBreak,
     /// The most that may be reserved (`set_per_process_memory_fraction` x total memory).
     pub memory_limit: Option<Bytes>,
+    /// `throw_on_cudamalloc_oom`: requests that would reserve more than this (`per_process_memory_fraction` x total
+    /// memory) fail at once, without giving anything back. [`memory_limit`](Self::memory_limit) is looked at first.
+    pub reject_above: Option<Bytes>,
+    /// When frees that wait for another stream complete, where no recording says it.
+    pub pending_frees: PendingFrees,
     /// Bytes that the driver has to give; `None` for as many as are asked for.
     pub capacity: Option<Bytes>,
 }
@@ -84,6 +89,8 @@ impl Default for PyTorchConfig {
             large_segment: Bytes::mib(20),
             tie_break: TieBreak::default(),
             memory_limit: None,
+            reject_above: None,
+            pending_frees: PendingFrees::default(),
             capacity: None,
         }
     }
@@ -183,7 +190,7 @@ pub(super) struct Rules {
     pub expandable: bool,
     pub oldest_first: bool,
     pub limit: u64,
-    pub capacity: u64,
+    pub reject_above: u64,
     /// Reserved bytes above which unused segments are collected.
     pub collect_above: Option<u64>,
 }
@@ -201,7 +208,7 @@ impl Rules {
             expandable: config.expandable_segments,
             oldest_first: config.tie_break == TieBreak::OldestBlock,
             limit: config.memory_limit.map_or(u64::MAX, Bytes::get),
-            capacity: config.capacity.map_or(u64::MAX, Bytes::get),
+            reject_above: config.reject_above.map_or(u64::MAX, Bytes::get),
             // The same product of doubles that torch truncates, taken once.
             collect_above: threshold
                 .zip(config.memory_limit)
@@ -233,14 +240,6 @@ impl Rules {
                 .min(Bytes::new(MAX_REQUEST))
                 .round_up(Bytes::new(LARGE_ROUNDING))
                 .get(),
-        }
-    }
-
-    pub fn should_split(&self, pool: PoolKind, rounded: u64, remaining: u64) -> bool {
-        if pool == PoolKind::Small || self.expandable {
-            remaining >= MIN_BLOCK
-        } else {
-            remaining > SMALL_LIMIT && rounded < self.max_split
         }
     }
 }

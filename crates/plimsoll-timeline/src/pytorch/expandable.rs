@@ -1,15 +1,69 @@
 //! Expandable segments: one address reservation per stream and pool, mapped page by page as it is needed and
 //! unmapped when the cache is emptied.
 
-use super::PyTorchAllocator;
-use super::allocator::Request;
+use plimsoll_units::Bytes;
+
+use super::allocator::{Lane, Request};
 use super::arena::{Block, BlockId, State};
-use super::free_list::Key;
+use super::driver::{Client, Driver};
+use super::free_list::{FreeList, Key, Position};
+use super::pools::{pool_id, pool_kind};
+use super::{PoolKind, PyTorchAllocator};
 
 /// Address space of a reservation where the device's memory is not known: 4 TiB, more than any device has.
 const UNKNOWN_DEVICE: u64 = 1 << 42;
 
-impl PyTorchAllocator {
+/// An address range of an expandable segment. Its pages are counted from its beginning.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reservation {
+    pub address: u64,
+    pub size: u64,
+    pub page: u64,
+}
+
+impl Reservation {
+    /// Whole pages of `at..end`; empty if there is none.
+    fn inner(&self, at: u64, end: u64) -> (u64, u64) {
+        let first = self.address + (at - self.address).next_multiple_of(self.page);
+        let last = self.address + (end - self.address) / self.page * self.page;
+        (first, last)
+    }
+}
+
+impl<D: Driver> PyTorchAllocator<D> {
+    /// The candidate of a best fit, where expandable and other segments may lie side by side. A request that may
+    /// use expandable segments compares what blocks could grow to; another one passes over them.
+    pub(super) fn prefer_expandable(
+        &self,
+        list: &FreeList,
+        first: Position,
+        wanted: bool,
+    ) -> Option<Position> {
+        let block = |at| &self.blocks[list.at(at).id()];
+        let mut at = first;
+        if !block(at).expandable {
+            return Some(at);
+        }
+        if !wanted {
+            while block(at).expandable {
+                at = list.next(at)?;
+            }
+            return Some(at);
+        }
+        let reach = |at| {
+            let block: &Block = block(at);
+            let next = &self.blocks[block.next];
+            block.size + if next.state == State::Unmapped { next.size } else { 0 }
+        };
+        while block(at).expandable
+            && let Some(next) = list.next(at)
+            && reach(next) < reach(at)
+        {
+            at = next;
+        }
+        Some(at)
+    }
+
     /// A free block of at least the request's size, taken out of its list: grown from the first run of free and
     /// unmapped ranges that is long enough.
     pub(super) fn expand(&mut self, request: &Request) -> Option<BlockId> {
@@ -46,27 +100,48 @@ impl PyTorchAllocator {
                 return Some(start);
             }
         }
-        let page = self.rules.page(self.pools[request.pool as usize].kind);
-        let device = match self.rules.capacity {
-            u64::MAX => UNKNOWN_DEVICE,
-            capacity => capacity.min(1 << 52),
-        };
-        // Torch reserves 9/8 of the device; a larger request could never be mapped on a real one.
-        let size = (device + device / 8).max(request.size).next_multiple_of(page);
-        let address = self.take_addresses(size, page)?;
+        self.reserve(request)
+    }
+
+    /// A new reservation, nothing mapped.
+    fn reserve(&mut self, request: &Request) -> Option<BlockId> {
+        let client = request.client();
+        let page = self.rules.page(client.kind);
+        // A request beyond the whole device could never be mapped on a real one.
+        let size = self.reservation_size(client.kind).max(request.size).next_multiple_of(page);
+        let address = self.driver.reserve(client, Bytes::new(size), Bytes::new(page))?;
         let block = self.insert_block(address, size, State::Unmapped, request)?;
         self.lane(request.pool, request.stream).insert_unmapped(address, block);
+        self.add_reservation(Reservation { address, size, page });
         Some(block)
+    }
+
+    /// Torch reserves 9/8 of the device, in whole pages.
+    pub(super) fn reservation_size(&self, kind: PoolKind) -> u64 {
+        let device = self.driver.total_bytes().map_or(UNKNOWN_DEVICE, |b| b.get().min(1 << 52));
+        (device + device / 8).next_multiple_of(self.rules.page(kind))
+    }
+
+    pub(super) fn add_reservation(&mut self, reservation: Reservation) {
+        let at = self.reservations.partition_point(|r| r.address < reservation.address);
+        self.reservations.insert(at, reservation);
+    }
+
+    /// The reservation that an address of an expandable block lies in.
+    pub(super) fn reservation_at(&self, address: u64) -> Option<Reservation> {
+        let after = self.reservations.partition_point(|r| r.address <= address);
+        after.checked_sub(1).map(|at| self.reservations[at])
     }
 
     /// Maps whole pages from the start of an unmapped block, at least `bytes` or the whole block, and merges them
     /// with their free neighbours. `None`, with nothing changed, when the device has too few pages left.
     fn map(&mut self, id: BlockId, bytes: u64) -> Option<()> {
         let block = self.blocks[id];
-        let page = self.rules.page(self.pools[block.pool as usize].kind);
-        let mapped = bytes.min(block.size).next_multiple_of(page);
-        let after = self.statistics.reserved.current.get().checked_add(mapped)?;
-        if after > self.rules.capacity {
+        let page = self.reservation_at(block.address)?.page;
+        let mapped = bytes.next_multiple_of(page).min(block.size);
+        let kind = pool_kind(block.pool);
+        let client = Client { kind, pool: pool_id(block.pool), stream: block.stream };
+        if !self.driver.map(client, block.address, Bytes::new(mapped)) {
             return None;
         }
         let rest = if mapped < block.size {
@@ -92,8 +167,8 @@ impl PyTorchAllocator {
         }
         self.merge_neighbours(id, State::Free);
         self.insert_free(id);
-        self.statistics.reserved.grow(mapped);
-        self.statistics.device_allocs += 1;
+        self.statistics.each(kind, |all| all.reserved_bytes.grow(mapped));
+        self.statistics.num_device_alloc += 1;
         Some(())
     }
 
@@ -101,10 +176,8 @@ impl PyTorchAllocator {
     pub(super) fn unmap(&mut self, key: Key) {
         let id = key.id();
         let block = self.blocks[id];
-        let page = self.rules.page(self.pools[block.pool as usize].kind);
-        // Reservations are aligned to pages, so page boundaries are multiples.
-        let start = block.address.next_multiple_of(page);
-        let end = block.end() / page * page;
+        let Some(reservation) = self.reservation_at(block.address) else { return };
+        let (start, end) = reservation.inner(block.address, block.end());
         if start >= end {
             return;
         }
@@ -128,16 +201,22 @@ impl PyTorchAllocator {
             self.blocks[id].size = end - start;
             self.insert_free(after);
         }
-        self.statistics.reserved.shrink(end - start);
-        self.statistics.device_frees += 1;
+        let kind = pool_kind(block.pool);
+        self.statistics.each(kind, |all| all.reserved_bytes.shrink(end - start));
+        self.statistics.num_device_free += 1;
+        let client = Client { kind, pool: pool_id(block.pool), stream: block.stream };
+        self.driver.unmap(client, start, Bytes::new(end - start));
         self.blocks[id].state = State::Unmapped;
         self.merge_neighbours(id, State::Unmapped);
-        let Block { address, .. } = self.blocks[id];
+        let address = self.blocks[id].address;
         if self.blocks[id].is_split() {
             self.lane(block.pool, block.stream).insert_unmapped(address, id);
         } else {
             // Nothing of the reservation is mapped any more.
             self.blocks.remove(id);
+            self.reservations.retain(|r| r.address != reservation.address);
+            let Reservation { address, size, .. } = reservation;
+            self.driver.release(client, address, Bytes::new(size));
         }
     }
 
@@ -168,8 +247,8 @@ impl PyTorchAllocator {
     }
 }
 
-impl super::allocator::Lane {
-    fn insert_unmapped(&mut self, address: u64, id: BlockId) {
+impl Lane {
+    pub(super) fn insert_unmapped(&mut self, address: u64, id: BlockId) {
         let at = self.unmapped.partition_point(|(a, _)| *a < address);
         self.unmapped.insert(at, (address, id));
     }

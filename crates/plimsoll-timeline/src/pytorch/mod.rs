@@ -3,21 +3,27 @@
 //! the sequence of requests, so a replay is exact. It is not a heap: no memory is touched, and the addresses are
 //! made up (they grow, and are the same in every run).
 //!
-//! Frees complete at once; memory that another stream still uses (`record_stream`), private pools of CUDA graphs
-//! and the parsing of `PYTORCH_CUDA_ALLOC_CONF` are not here.
+//! Frees that wait for another stream complete as a recording says or as a policy assumes; segments come from a
+//! made-up device or from the addresses of a recording; an allocator can begin from the layout of a snapshot.
 //!
 //! The rules were read in `c10/cuda/CUDACachingAllocator.cpp` (2.0 to 2.12) and checked against public traces.
 
 mod allocator;
 mod arena;
 mod config;
+mod driver;
 mod expandable;
 mod free_list;
 mod layout;
+mod pending;
+mod pools;
 mod release;
 mod statistics;
 
 pub use allocator::{BlockHandle, PoolKind, PyTorchAllocator};
 pub use config::{ConfigError, PyTorchConfig, RoundupDivisions, TieBreak};
-pub use layout::{BlockState, BlockView, SegmentView};
-pub use statistics::{Statistic, Statistics};
+pub use driver::{Client, Device, Driver, DriverCall, DriverEvent, DriverLog, RecordedDriver};
+pub use layout::{BlockState, Layout, LayoutBlock, LayoutError, LayoutReservation, LayoutSegment};
+pub use pending::PendingFrees;
+pub use pools::PoolOptions;
+pub use statistics::{PoolStatistics, Statistic, Statistics};

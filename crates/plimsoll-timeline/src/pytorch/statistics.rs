@@ -1,63 +1,143 @@
-//! What `torch.cuda.memory_stats` reports, for all pools together.
+//! What `torch.cuda.memory_stats` reports, under torch's names.
 
 use plimsoll_units::Bytes;
 
-/// A quantity now and at its highest.
+use super::PoolKind;
+
+/// A quantity now, at its highest, and the sum of its increases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistic<T> {
     /// Now.
     pub current: T,
-    /// The highest so far.
+    /// The highest so far, or since the last reset.
     pub peak: T,
+    /// The sum of all increases.
+    pub allocated: T,
 }
 
 impl Statistic<Bytes> {
+    #[inline]
     pub(super) fn grow(&mut self, bytes: u64) {
         self.current += Bytes::new(bytes);
+        self.allocated += Bytes::new(bytes);
         self.peak = self.peak.max(self.current);
     }
 
+    #[inline]
     pub(super) fn shrink(&mut self, bytes: u64) {
         self.current -= Bytes::new(bytes);
+    }
+
+    /// The sum of all decreases.
+    pub fn freed(&self) -> Bytes {
+        self.allocated - self.current
     }
 }
 
 impl Statistic<u64> {
+    #[inline]
     pub(super) fn grow(&mut self, n: u64) {
         self.current += n;
+        self.allocated += n;
         self.peak = self.peak.max(self.current);
     }
 
+    #[inline]
     pub(super) fn shrink(&mut self, n: u64) {
         self.current = self.current.saturating_sub(n);
     }
+
+    /// The sum of all decreases.
+    pub fn freed(&self) -> u64 {
+        self.allocated.saturating_sub(self.current)
+    }
+}
+
+/// The statistics that torch keeps for all pools together, for the small ones and for the large ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolStatistics {
+    /// Live blocks.
+    pub allocation: Statistic<u64>,
+    /// Live blocks, rounding and slack included (`memory_allocated`).
+    pub allocated_bytes: Statistic<Bytes>,
+    /// Live blocks and freed ones that another stream may still use.
+    pub active: Statistic<u64>,
+    /// Their bytes.
+    pub active_bytes: Statistic<Bytes>,
+    /// What the program asked for, of active blocks.
+    pub requested_bytes: Statistic<Bytes>,
+    /// Segments; expandable ones are not counted, as in torch.
+    pub segment: Statistic<u64>,
+    /// What the driver has given (`memory_reserved`).
+    pub reserved_bytes: Statistic<Bytes>,
+    /// Free parts of segments that also hold active blocks; expandable segments are not counted, as in torch.
+    pub inactive_split: Statistic<u64>,
+    /// Their bytes.
+    pub inactive_split_bytes: Statistic<Bytes>,
 }
 
 /// Counters of the allocator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// What the program asked for, of live blocks.
-    pub requested: Statistic<Bytes>,
-    /// Live blocks, rounding and slack included (`memory_allocated`).
-    pub allocated: Statistic<Bytes>,
-    /// Live blocks and freed ones that another stream may still use. Frees complete at once here, so this equals
-    /// [`allocated`](Self::allocated).
-    pub active: Statistic<Bytes>,
-    /// What the driver has given (`memory_reserved`).
-    pub reserved: Statistic<Bytes>,
-    /// Free parts of segments that also hold live blocks; expandable segments are not counted, as in torch.
-    pub inactive_split: Statistic<Bytes>,
-    /// Live blocks.
-    pub allocations: Statistic<u64>,
-    /// Segments; expandable ones are not counted, as in torch.
-    pub segments: Statistic<u64>,
-    /// Segments made and pages mapped, by call.
-    pub device_allocs: u64,
-    /// Segments given back and pages unmapped, by call.
-    pub device_frees: u64,
-    /// Times that every cached segment was released to serve a request (`num_alloc_retries`).
-    pub retries: u64,
+    /// All pools.
+    pub all: PoolStatistics,
+    /// Pools of small requests, private ones included.
+    pub small_pool: PoolStatistics,
+    /// Pools of large requests, private ones included.
+    pub large_pool: PoolStatistics,
+    /// Live blocks of at least `max_split_size`.
+    pub oversize_allocations: Statistic<u64>,
+    /// Segments of at least `max_split_size`.
+    pub oversize_segments: Statistic<u64>,
+    /// Times that every cached segment was released to serve a request.
+    pub num_alloc_retries: u64,
     /// Requests that failed.
-    pub ooms: u64,
+    pub num_ooms: u64,
+    /// Requests that `throw_on_cudamalloc_oom` refused without a try.
+    pub num_oom_rejections: u64,
+    /// Times that the allocator waited for every pending free.
+    pub num_sync_all_streams: u64,
+    /// Segments made and pages mapped, by call.
+    pub num_device_alloc: u64,
+    /// Segments given back and pages unmapped, by call.
+    pub num_device_free: u64,
+}
+
+impl Statistics {
+    /// Changes the statistics of all pools and of those of one kind.
+    #[inline]
+    pub(super) fn each(&mut self, kind: PoolKind, mut change: impl FnMut(&mut PoolStatistics)) {
+        change(&mut self.all);
+        match kind {
+            PoolKind::Small => change(&mut self.small_pool),
+            PoolKind::Large => change(&mut self.large_pool),
+        }
+    }
+
+    /// Begins new peaks (`reset_peak_memory_stats`).
+    pub(super) fn reset_peaks(&mut self) {
+        for pool in [&mut self.all, &mut self.small_pool, &mut self.large_pool] {
+            for counts in [
+                &mut pool.allocation,
+                &mut pool.active,
+                &mut pool.segment,
+                &mut pool.inactive_split,
+            ] {
+                counts.peak = counts.current;
+            }
+            for bytes in [
+                &mut pool.allocated_bytes,
+                &mut pool.active_bytes,
+                &mut pool.requested_bytes,
+                &mut pool.reserved_bytes,
+                &mut pool.inactive_split_bytes,
+            ] {
+                bytes.peak = bytes.current;
+            }
+        }
+        self.oversize_allocations.peak = self.oversize_allocations.current;
+        self.oversize_segments.peak = self.oversize_segments.current;
+    }
 }
