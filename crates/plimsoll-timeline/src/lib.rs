@@ -15,6 +15,7 @@ pub use footprint::{
     Failure, Footprint, LiveSet, OriginShare, ReplayOptions, SeriesPoint, replay, replay_from,
     replay_on, replay_with,
 };
+pub use pytorch::{Backend, PyTorchSettings, SettingError, TorchRelease, fuzz_settings};
 pub use pytorch::{
     BlockHandle, BlockState, Client, ConfigError, Device, Driver, DriverCall, DriverEvent,
     DriverLog, Layout, LayoutBlock, LayoutError, LayoutReservation, LayoutSegment, PendingFrees,

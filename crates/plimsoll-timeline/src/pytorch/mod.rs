@@ -10,6 +10,8 @@
 
 mod allocator;
 mod arena;
+mod conf_keys;
+mod conf_text;
 mod config;
 mod driver;
 mod expandable;
@@ -21,6 +23,7 @@ mod release;
 mod statistics;
 
 pub use allocator::{BlockHandle, PoolKind, PyTorchAllocator};
+pub use conf_text::{Backend, PyTorchSettings, SettingError, TorchRelease, fuzz_settings};
 pub use config::{ConfigError, PyTorchConfig, RoundupDivisions, TieBreak};
 pub use driver::{Client, Device, Driver, DriverCall, DriverEvent, DriverLog, RecordedDriver};
 pub use layout::{BlockState, Layout, LayoutBlock, LayoutError, LayoutReservation, LayoutSegment};
