@@ -143,6 +143,29 @@ pub enum FormatError {
         /// What is wrong.
         reason: &'static str,
     },
+
+    /// A file that is no memory snapshot.
+    #[error("this is not a memory snapshot but {found}; {cure}")]
+    NotSnapshot {
+        /// What it is.
+        found: String,
+        /// What to do about it.
+        cure: &'static str,
+    },
+
+    /// A pickle that asks for more than plain data.
+    #[error(
+        "not a plain snapshot: pickle opcode {opcode} at byte {offset} {found}; a snapshot holds dictionaries, lists, \
+         text and numbers only, and nothing in this file was run"
+    )]
+    NotPlain {
+        /// Name of the opcode.
+        opcode: &'static str,
+        /// Its offset in the pickle.
+        offset: u64,
+        /// What it asks for, or why it is refused.
+        found: String,
+    },
 }
 
 /// Longest excerpt of a name from a file that enters a message.

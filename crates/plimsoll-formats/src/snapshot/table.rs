@@ -248,6 +248,8 @@ pub struct EventExtra {
     pub compile_context: Option<NameId>,
     /// `user_metadata`, unless empty.
     pub user_metadata: Option<NameId>,
+    /// `internal_metadata`, which the allocator sets on events of its own (torch 2.15).
+    pub internal_metadata: Option<NameId>,
     /// `category`, in snapshots made from profiler data.
     pub category: Option<NameId>,
     /// `forward_frames`: the forward stack of a backward allocation, preformatted, innermost first.
@@ -366,8 +368,14 @@ pub struct Snapshot {
     pub settings: Option<Settings>,
     /// Scopes (torch 2.5 and later).
     pub annotations: Vec<Annotation>,
+    /// Segments of pinned host memory (torch 2.14 and later).
+    pub host_segments: Vec<Segment>,
+    /// Events of pinned host memory.
+    pub host_traces: Vec<Trace>,
     /// Which release wrote it.
     pub writer: Writer,
+    /// Where the file ends, if it ends too early: then the newest events, and whole sections, may be missing.
+    pub cut_at: Option<u64>,
     /// Keys that were skipped.
     pub unknown: Vec<UnknownKey>,
     /// What the reader could live with, in sentences.
