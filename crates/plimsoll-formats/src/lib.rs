@@ -12,9 +12,12 @@
 //! | [`index`] | `model.safetensors.index.json`, `pytorch_model.bin.index.json` |
 //! | [`gguf`] | metadata and tensor table of GGUF files, split files included |
 //! | [`torch_checkpoint`] | `.pt`, `.pth`, `.bin`: tensors found by a symbolic pickle machine |
+//! | [`snapshot`] | memory snapshots of PyTorch |
+//! | [`compressed`] | gzip and zstd, unpacked while they are read |
 //! | [`hf_config`] | JSON objects strictly, and which files of a model folder matter |
 //! | [`sniff`] | what a file is, from its first bytes |
 
+pub mod compressed;
 mod diagnostic;
 mod error;
 #[cfg(any(test, feature = "fuzz"))]

@@ -25,6 +25,24 @@ impl<R: Read> Input<R> {
         Input { reader, buffer: vec![0; BUFFER], at: 0, end: 0, base: 0 }
     }
 
+    /// What was read and not taken, and the reader.
+    pub(super) fn into_parts(self) -> (Vec<u8>, R) {
+        let mut buffer = self.buffer;
+        buffer.truncate(self.end);
+        buffer.drain(..self.at);
+        (buffer, self.reader)
+    }
+
+    /// Continues with another reader over the same bytes.
+    pub(super) fn map<T>(self, wrap: impl FnOnce(R) -> T) -> Input<T> {
+        let Input { reader, buffer, at, end, base } = self;
+        Input { reader: wrap(reader), buffer, at, end, base }
+    }
+
+    pub(super) fn reader(&self) -> &R {
+        &self.reader
+    }
+
     /// Offset of the next byte.
     pub(super) fn position(&self) -> u64 {
         self.base + self.at as u64

@@ -85,6 +85,11 @@ impl NameTable {
         table
     }
 
+    /// About how much this takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.names.text.len() + self.names.ends.len() * 20
+    }
+
     #[inline]
     pub(super) fn intern(&mut self, text: &str) -> Result<NameId, FormatError> {
         let mut hash = mix(self.index.seed, text.len() as u64);
@@ -119,6 +124,11 @@ impl FrameTable {
         FrameTable { frames: Vec::new(), index: Index::new() }
     }
 
+    /// About how much this takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.frames.len() * (size_of::<Frame>() + 16)
+    }
+
     pub(super) fn intern(&mut self, frame: Frame) -> FrameId {
         let pair = |a: NameId, b: u32| u64::from(a.0) << 32 | u64::from(b);
         let mut hash = mix(self.index.seed, pair(frame.file, frame.function.0));
@@ -149,6 +159,11 @@ impl StackTable {
         let mut table = StackTable { stacks: Stacks::default(), index: Index::new() };
         let _ = table.intern(&[]);
         table
+    }
+
+    /// About how much this takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.stacks.frames.len() * 4 + self.stacks.ends.len() * 20
     }
 
     pub(super) fn intern(&mut self, frames: &[FrameId]) -> Result<StackId, FormatError> {

@@ -10,6 +10,7 @@ use std::io::Read;
 
 use super::input::Input;
 use super::rows::{Shape, Tables};
+use super::source::Source;
 use super::value::{self, Value};
 use crate::FormatError;
 
@@ -45,12 +46,22 @@ pub(super) struct Machine<R> {
     held: Vec<Value>,
     opcode: u8,
     at: u64,
+    /// Where to look next at what is held.
+    look: u64,
 }
 
-impl<R: Read> Machine<R> {
-    pub(super) fn new(reader: R) -> Self {
+/// How much may be held of a compressed file: this much, and this many times what was read of it. An event of
+/// 200 bytes that compresses well takes 10 to 15, and 60 in memory.
+const HELD: u64 = if cfg!(test) { 8 << 20 } else { 256 << 20 };
+const HELD_PER_BYTE: u64 = 64;
+/// Bytes of the pickle between two looks at what is held.
+const LOOK: u64 = 1 << 20;
+
+impl<R: Read> Machine<Source<R>> {
+    pub(super) fn new(input: Input<Source<R>>) -> Self {
         Machine {
-            input: Input::new(reader),
+            input,
+            look: LOOK,
             tables: Tables::new(),
             stack: Vec::new(),
             marks: Vec::new(),
@@ -66,6 +77,9 @@ impl<R: Read> Machine<R> {
     pub(super) fn run(&mut self) -> Result<Value, FormatError> {
         loop {
             self.at = self.input.position();
+            if self.at >= self.look {
+                self.look_at_memory()?;
+            }
             let [opcode] = self.input.array()?;
             self.opcode = opcode;
             match opcode {
@@ -189,6 +203,21 @@ impl<R: Read> Machine<R> {
                 self.append(height)?;
             }
             _ => return Err(self.refuse(opcode)?),
+        }
+        Ok(())
+    }
+
+    /// Refuses a compressed file that unpacks to more than a recording can.
+    #[cold]
+    fn look_at_memory(&mut self) -> Result<(), FormatError> {
+        self.look = self.at + LOOK;
+        let Some(packed) = self.input.reader().compressed_bytes() else { return Ok(()) };
+        let values = self.memo.len() + self.stack.len() + self.held.len();
+        let value = 8 * values as u64 + self.tables.bytes();
+        let limit = packed.saturating_mul(HELD_PER_BYTE).saturating_add(HELD);
+        if value > limit {
+            let what = "content for its compressed size, in bytes:";
+            return Err(FormatError::TooLarge { section: "memory snapshot", what, value, limit });
         }
         Ok(())
     }

@@ -176,6 +176,23 @@ impl Tables {
         }
     }
 
+    /// About how much the tables take.
+    pub(super) fn bytes(&self) -> u64 {
+        let event = size_of::<TraceEvent>();
+        let traced: usize =
+            self.traces.iter().map(|t| t.events.len() * event + size_of::<Trace>()).sum();
+        let rows = self.events.len() * event
+            + self.blocks.len() * size_of::<Block>()
+            + self.segments.len() * size_of::<Segment>()
+            + self.annotations.len() * size_of::<Annotation>()
+            + self.histories.len() * 16;
+        let small =
+            16 * (self.groups.len() + self.bigs.len() + self.floats.len() + self.trace_lists.len());
+        let distinct = self.names.bytes() + self.frames.bytes() + self.stacks.bytes();
+        let extras = self.extras.len() * 2 * size_of::<EventExtra>() + self.texts.len() * 64;
+        (traced + rows + small + distinct + extras + self.counts.len() * 64) as u64
+    }
+
     // Numbers.
 
     pub(super) fn integer(&mut self, n: i128) -> Value {

@@ -360,3 +360,57 @@ fn leaves_padding_and_remarks_on_data_behind_the_end() {
         Some("data behind the end of the snapshot was not read")
     );
 }
+
+#[test]
+fn reads_compressed_files_and_pages() {
+    use std::io::Write;
+    let bytes =
+        whole(&[segment(BASE)], &[[event("alloc", BASE, 500), event("alloc", BASE, 1)].concat()]);
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(&bytes).unwrap();
+    let gzip = gzip.finish().unwrap();
+    let level = ruzstd::encoding::CompressionLevel::Fastest;
+    let zstd = ruzstd::encoding::compress_to_vec(&bytes[..], level);
+    let page =
+        format!("<!DOCTYPE html>\n<script>[{{\"base64\": \"{}\"}}]", base64(&bytes)).into_bytes();
+    for packed in [&gzip, &zstd, &page] {
+        let s = check(packed);
+        assert_eq!((s.segments.len(), s.traces[0].events.len(), s.cut_at), (1, 2, None));
+    }
+    // Half of a compressed file gives what is in that half.
+    let half = check(&page[..page.len() - 300]);
+    assert_eq!((half.segments.len(), half.cut_at.is_some()), (1, true));
+    for (bytes, message) in [
+        (&b"<html></html>"[..], "a web page without a snapshot in it"),
+        (b"\xfd7zXZ\0", "an xz file"),
+        (b"<p>\"base64\": \"UEsDBA==\"", "torch.save"),
+    ] {
+        let error = read(bytes).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+}
+
+fn base64(bytes: &[u8]) -> String {
+    let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for chunk in bytes.chunks(3) {
+        let word =
+            chunk.iter().fold(0u32, |w, b| w << 8 | u32::from(*b)) << (8 * (3 - chunk.len()));
+        for n in 0..=chunk.len() {
+            text.push(char::from(digits[(word >> (18 - 6 * n) & 63) as usize]));
+        }
+    }
+    text
+}
+
+/// A compressed file of a few kilobytes that asks for gigabytes.
+#[test]
+fn refuses_a_bomb() {
+    let level = ruzstd::encoding::CompressionLevel::Fastest;
+    let bomb = [&b"\x80\x04]("[..], &b"K\x01\x94".repeat(3 << 19)].concat();
+    let packed = ruzstd::encoding::compress_to_vec(&bomb[..], level);
+    assert!(packed.len() < 1 << 20);
+    let error = read(&packed[..]).unwrap_err();
+    assert!(matches!(error, FormatError::TooLarge { .. }), "{error}");
+    assert!(error.to_string().contains("compressed size"), "{error}");
+}
