@@ -6,11 +6,13 @@
 //! with context and libraries; added by the estimate, not here).
 
 mod allocator;
+mod bfc;
 mod footprint;
 mod pytorch;
 mod timeline;
 
 pub use allocator::{Allocator, Exact, OutOfMemory, Usage};
+pub use bfc::{Bfc, BfcBlock, BfcConfig, BfcStatistics, ChunkView, Growth, Placement, RegionView};
 pub use footprint::{
     Failure, Footprint, LiveSet, OriginShare, ReplayOptions, SeriesPoint, replay, replay_from,
     replay_on, replay_with,
