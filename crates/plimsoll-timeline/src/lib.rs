@@ -7,15 +7,22 @@
 
 mod allocator;
 mod bfc;
+mod driver_pool;
 mod footprint;
+mod framework;
 mod pytorch;
 mod timeline;
 
 pub use allocator::{Allocator, Exact, OutOfMemory, Usage};
 pub use bfc::{Bfc, BfcBlock, BfcConfig, BfcStatistics, ChunkView, Growth, Placement, RegionView};
+pub use driver_pool::DriverPool;
 pub use footprint::{
     Failure, Footprint, LiveSet, OriginShare, ReplayOptions, SeriesPoint, replay, replay_from,
     replay_on, replay_with,
+};
+pub use framework::{
+    AllocatorChoice, ChoiceError, DeviceMemory, FrameworkReplay, Jax, JaxAllocator, OnnxRuntime,
+    Share, TensorFlow, fuzz_choice,
 };
 pub use pytorch::{Backend, PyTorchSettings, SettingError, TorchRelease, fuzz_settings};
 pub use pytorch::{
