@@ -334,7 +334,15 @@ impl TimelineBuilder {
         if self.timeline.events.last() == Some(&Event::FreeRequested(id)) {
             self.timeline.events.pop();
             self.end(id, &[Life::Pending], Life::Gone, Event::Free(id));
-        } else if self.life.get(id.0 as usize) == Some(&Life::Live) {
+        } else {
+            self.free_completed_apart(id);
+        }
+    }
+
+    /// [`free_completed`](Self::free_completed) that stays an event of its own: something happened in between that
+    /// makes no event, such as a request that failed.
+    pub fn free_completed_apart(&mut self, id: TensorId) {
+        if self.life.get(id.0 as usize) == Some(&Life::Live) {
             self.free(id);
         } else {
             self.end(id, &[Life::Pending], Life::Gone, Event::FreeCompleted(id));

@@ -8,7 +8,7 @@ use plimsoll_units::Bytes;
 use super::allocator::Request;
 use super::arena::{BlockId, State};
 use super::config::MIN_BLOCK;
-use super::driver::{Device, Driver, LAST_ADDRESS};
+use super::driver::{Client, Device, Driver, LAST_ADDRESS};
 use super::expandable::Reservation;
 use super::pools::{pool_id, pool_index, pool_kind};
 use super::{BlockHandle, PoolKind, PyTorchAllocator, PyTorchConfig};
@@ -343,8 +343,11 @@ impl<D: Driver> PyTorchAllocator<D> {
         }
         for Range { reservation, .. } in ranges.values() {
             let page = self.rules.page(reservation.kind);
-            let (address, size) = (reservation.address, reservation.size.get());
+            let LayoutReservation { address, kind, stream, pool, .. } = *reservation;
+            let size = reservation.size.get();
             self.add_reservation(Reservation { address, size, page });
+            // Addresses that the driver makes up must lie beyond the whole range, mapped or not.
+            self.driver.adopt(Client { kind, pool, stream }, address + size, Bytes::ZERO);
         }
         Ok(ranges.into_values().collect())
     }

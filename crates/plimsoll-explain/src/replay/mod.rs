@@ -1,0 +1,16 @@
+//! Replays of a recording: under its own settings, to see that the allocator's rules reproduce it; under others, to
+//! see what they would have changed; under many, to find the best ones.
+
+mod exact;
+mod moment;
+mod script;
+mod start;
+mod walk;
+mod whatif;
+
+pub use exact::{Compared, Departure, DepartureKind, ExactReplay, replay_exact};
+pub use moment::Moment;
+pub use start::StartState;
+pub use walk::Peaks;
+pub use whatif::{Failure, WhatIf, what_if};
+pub(crate) use whatif::{Manner, run};
