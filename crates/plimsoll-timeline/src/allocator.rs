@@ -81,6 +81,12 @@ pub trait Allocator {
     /// Routing to a private pool ends.
     fn end_pool(&mut self, _pool: PoolId) {}
 
+    /// The capture of a CUDA graph begins.
+    fn begin_capture(&mut self) {}
+
+    /// The capture of a CUDA graph ends.
+    fn end_capture(&mut self) {}
+
     /// One user of a private pool is gone.
     fn release_pool(&mut self, _pool: PoolId) {}
 

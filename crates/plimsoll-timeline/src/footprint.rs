@@ -263,6 +263,8 @@ pub fn replay_from<A: Allocator>(
                 Event::EmptyCache => allocator.empty_cache(),
                 Event::BeginPool(pool) => allocator.begin_pool(pool),
                 Event::EndPool(pool) => allocator.end_pool(pool),
+                Event::BeginCapture => allocator.begin_capture(),
+                Event::EndCapture => allocator.end_capture(),
                 Event::ReleasePool(pool) => allocator.release_pool(pool),
             }
             let usage = allocator.usage();

@@ -26,10 +26,10 @@ pub use framework::{
 };
 pub use pytorch::{Backend, PyTorchSettings, SettingError, TorchRelease, fuzz_settings};
 pub use pytorch::{
-    BlockHandle, BlockState, Client, ConfigError, Device, Driver, DriverCall, DriverEvent,
-    DriverLog, Layout, LayoutBlock, LayoutError, LayoutReservation, LayoutSegment, PendingFrees,
-    PoolKind, PoolOptions, PoolStatistics, PyTorchAllocator, PyTorchConfig, RecordedDriver,
-    RoundupDivisions, Statistic, Statistics, TieBreak,
+    BlockHandle, BlockState, CaptureRule, Client, ConfigError, Device, Driver, DriverCall,
+    DriverEvent, DriverLog, Layout, LayoutBlock, LayoutError, LayoutReservation, LayoutSegment,
+    PendingFrees, PoolKind, PoolOptions, PoolStatistics, PyTorchAllocator, PyTorchConfig,
+    RecordedDriver, RoundupDivisions, Statistic, Statistics, TieBreak,
 };
 pub use timeline::{
     Allocation, Category, Event, Origin, OriginId, Phase, PhaseKind, PoolId, TensorId, Timeline,

@@ -187,10 +187,14 @@ pub enum Event {
     RecordStream(TensorId, u16),
     /// Every cached free block goes back to the driver (`torch.cuda.empty_cache`).
     EmptyCache,
-    /// Requests begin to be routed to a private pool: a graph capture or `use_mem_pool` begins.
+    /// Requests begin to be routed to a private pool: for a graph capture or by `use_mem_pool`.
     BeginPool(PoolId),
     /// Routing to a private pool ends.
     EndPool(PoolId),
+    /// The capture of a CUDA graph begins; the routing to its pool began before.
+    BeginCapture,
+    /// The capture of a CUDA graph ends.
+    EndCapture,
     /// One user of a private pool is gone: a graph was reset, a `MemPool` deleted. The last one makes the pool's
     /// cached segments releasable.
     ReleasePool(PoolId),
@@ -359,7 +363,17 @@ impl TimelineBuilder {
         self.timeline.events.push(Event::EmptyCache);
     }
 
-    /// A graph capture or `use_mem_pool` begins to route requests to a private pool.
+    /// A capture of a CUDA graph begins.
+    pub fn begin_capture(&mut self) {
+        self.timeline.events.push(Event::BeginCapture);
+    }
+
+    /// A capture of a CUDA graph ends.
+    pub fn end_capture(&mut self) {
+        self.timeline.events.push(Event::EndCapture);
+    }
+
+    /// Requests begin to be routed to a private pool.
     pub fn begin_pool(&mut self, pool: PoolId) {
         self.timeline.events.push(Event::BeginPool(pool));
     }

@@ -12,7 +12,7 @@ use super::expandable::Reservation;
 use super::free_list::{FreeList, Key, Position};
 use super::pending::Pending;
 use super::pools::{PrivatePool, pool_id, pool_index, pool_kind};
-use super::{PyTorchConfig, Statistics};
+use super::{PyTorchConfig, Statistics, TieBreak};
 use crate::{Allocator, OutOfMemory, PoolId, Usage};
 
 /// Small requests (1 MiB and less, rounded) and larger ones never share a segment.
@@ -64,8 +64,8 @@ pub(super) struct Request {
     pub size: u64,
     pub pool: u32,
     pub stream: u16,
-    /// Whether the pool it came for is a private one, or others are being routed to.
-    pub routed: bool,
+    /// Whether a capture is under way: nothing may be waited for, the cache stays.
+    pub capturing: bool,
     /// Whether it is served by expandable segments.
     pub expandable: bool,
 }
@@ -101,7 +101,8 @@ pub struct PyTorchAllocator<D = Device> {
     pub(super) pending: Pending,
     pub(super) statistics: Statistics,
     pub(super) driver: D,
-    serial: u64,
+    /// Where the order of the next block begins, see [`Block::order`].
+    next_order: u64,
 }
 
 impl PyTorchAllocator {
@@ -125,7 +126,7 @@ impl<D: Driver> PyTorchAllocator<D> {
             pending: Pending::default(),
             statistics: Statistics::default(),
             driver,
-            serial: 0,
+            next_order: 0,
         }
     }
 
@@ -189,9 +190,9 @@ impl<D: Driver> PyTorchAllocator<D> {
             self.statistics.num_ooms += 1;
             return Err(self.out_of_memory(requested, requested, requested));
         }
-        let routed = !pool.is_default() || self.is_routing();
+        let capturing = self.is_capturing(pool);
         if self.pending.has_work() {
-            self.poll(routed);
+            self.poll(capturing);
         }
         if !pool.is_default() {
             self.open_pool(pool);
@@ -200,7 +201,7 @@ impl<D: Driver> PyTorchAllocator<D> {
         let kind = if size <= SMALL_LIMIT { PoolKind::Small } else { PoolKind::Large };
         let pool = pool_index(pool, kind);
         let expandable = self.rules.expandable;
-        let request = Request { requested, size, pool, stream, routed, expandable };
+        let request = Request { requested, size, pool, stream, capturing, expandable };
         match self.find_cached(&request) {
             Some(at) => Ok(self.hand_out_cached(at, &request)),
             None => self.grow(request),
@@ -227,12 +228,14 @@ impl<D: Driver> PyTorchAllocator<D> {
     /// Puts a block that nobody uses any more among the free ones, merged with free neighbours.
     pub(super) fn complete(&mut self, id: BlockId) {
         let Block { size, requested, prev, next, stream, pool, expandable, .. } = self.blocks[id];
-        let (mut address, mut merged) = (self.blocks[id].address, size);
+        let Block { mut address, mut order, .. } = self.blocks[id];
+        let mut merged = size;
         let mut subsumed = [None, None];
         if self.blocks[prev].state == State::Free {
             let left = self.blocks[prev];
             subsumed[0] = Some(self.key_of(prev));
             (address, merged) = (left.address, merged + left.size);
+            order = if self.rules.order_is_position { left.order } else { order };
             self.blocks.link(left.prev, id);
             self.blocks.remove(prev);
         }
@@ -246,7 +249,7 @@ impl<D: Driver> PyTorchAllocator<D> {
 
         let searches = self.pools[pool as usize].searches;
         let block = &mut self.blocks[id];
-        (block.address, block.size) = (address, merged);
+        (block.address, block.size, block.order) = (address, merged, order);
         (block.state, block.free_since) = (State::Free, searches);
         let split = block.is_split();
         let key = self.key_of(id);
@@ -292,11 +295,11 @@ impl<D: Driver> PyTorchAllocator<D> {
     }
 
     /// Gives every segment without an active block, and every whole unused page of expandable segments, back to
-    /// the driver. While requests are routed to a private pool the default pools keep theirs; private pools keep
-    /// theirs as long as they have a user.
+    /// the driver. During a capture the default pools keep theirs; private pools keep theirs as long as they have a
+    /// user.
     pub fn empty_cache(&mut self) {
-        let routed = self.is_routing();
-        self.release_cached(routed);
+        let capturing = self.is_capturing(PoolId::DEFAULT);
+        self.release_cached(capturing);
     }
 
     /// Address of a block; 0 for a request of no bytes.
@@ -364,7 +367,7 @@ impl<D: Driver> PyTorchAllocator<D> {
             let front = Block {
                 size: request.size,
                 requested: request.requested,
-                serial: self.next_serial(),
+                order: self.order_of_part(block.order, 0),
                 next: id,
                 state: State::Used,
                 ..block
@@ -375,6 +378,7 @@ impl<D: Driver> PyTorchAllocator<D> {
                 rest.prev = front;
                 rest.address += request.size;
                 rest.size = remaining;
+                rest.order += self.rules.moves_order(request.size);
                 if !block.expandable {
                     self.statistics.each(kind, |all| {
                         if was_split {
@@ -400,7 +404,7 @@ impl<D: Driver> PyTorchAllocator<D> {
     }
 
     fn should_split(&self, request: &Request, remaining: u64) -> bool {
-        if request.routed && self.is_no_split(request.pool) {
+        if request.pool > 1 && self.is_no_split(request.pool) {
             return false;
         }
         if pool_kind(request.pool) == PoolKind::Small || request.expandable {
@@ -426,7 +430,7 @@ impl<D: Driver> PyTorchAllocator<D> {
             all.requested_bytes.grow(requested);
         });
         if size >= self.rules.max_split {
-            self.statistics.oversize_allocations.grow(1);
+            self.statistics.oversize_allocations.grow();
         }
     }
 
@@ -438,7 +442,7 @@ impl<D: Driver> PyTorchAllocator<D> {
             all.allocated_bytes.shrink(size);
         });
         if size >= self.rules.max_split {
-            self.statistics.oversize_allocations.shrink(1);
+            self.statistics.oversize_allocations.shrink();
         }
     }
 
@@ -450,12 +454,12 @@ impl<D: Driver> PyTorchAllocator<D> {
         state: State,
         request: &Request,
     ) -> Option<BlockId> {
-        let serial = self.next_serial();
+        let order = self.order_of_segment(address, size);
         self.blocks.insert(Block {
             address,
             size,
             requested: 0,
-            serial,
+            order,
             free_since: self.pools[request.pool as usize].searches,
             prev: BlockId::NONE,
             next: BlockId::NONE,
@@ -483,15 +487,36 @@ impl<D: Driver> PyTorchAllocator<D> {
         &mut lanes[stream]
     }
 
-    pub(super) fn next_serial(&mut self) -> u64 {
-        self.serial += 1;
-        self.serial
+    /// The order of a block without neighbours, see [`Block::order`].
+    fn order_of_segment(&mut self, address: u64, size: u64) -> u64 {
+        match self.rules.config.tie_break {
+            TieBreak::LowestAddress => address / MIN_BLOCK,
+            TieBreak::OldestSegment => {
+                let order = self.next_order;
+                self.next_order += size / MIN_BLOCK;
+                order
+            }
+            TieBreak::OldestBlock => self.next_block_order(),
+        }
+    }
+
+    /// The order of a block object that is made of a part of another one, `offset` bytes into it.
+    pub(super) fn order_of_part(&mut self, whole: u64, offset: u64) -> u64 {
+        if self.rules.order_is_position {
+            whole + offset / MIN_BLOCK
+        } else {
+            self.next_block_order()
+        }
+    }
+
+    fn next_block_order(&mut self) -> u64 {
+        self.next_order += 1;
+        self.next_order
     }
 
     pub(super) fn key_of(&self, id: BlockId) -> Key {
         let block = &self.blocks[id];
-        let tie = if self.rules.oldest_first { block.serial } else { block.address / MIN_BLOCK };
-        Key::new(block.size, tie, id)
+        Key::new(block.size, block.order, id)
     }
 }
 
@@ -533,6 +558,14 @@ impl<D: Driver> Allocator for PyTorchAllocator<D> {
 
     fn end_pool(&mut self, pool: PoolId) {
         PyTorchAllocator::end_pool(self, pool);
+    }
+
+    fn begin_capture(&mut self) {
+        PyTorchAllocator::begin_capture(self);
+    }
+
+    fn end_capture(&mut self) {
+        PyTorchAllocator::end_capture(self);
     }
 
     fn release_pool(&mut self, pool: PoolId) {

@@ -35,8 +35,10 @@ pub(super) struct Block {
     pub size: u64,
     /// What the program asked for; stale once the block is free, as in torch.
     pub requested: u64,
-    /// Order of creation, for [`TieBreak::OldestBlock`](super::TieBreak).
-    pub serial: u64,
+    /// Place among free blocks of the same size. By [`TieBreak`](super::TieBreak) it is the address, the position
+    /// in an address space in which segments follow each other as they were made (both in units of 512 bytes, so
+    /// they move when the block's beginning moves), or the number of the block object.
+    pub order: u64,
     /// Searches of the pool when the block became free, for garbage collection.
     pub free_since: u64,
     pub prev: BlockId,
@@ -64,7 +66,7 @@ const VACANT: Block = Block {
     address: 0,
     size: 0,
     requested: 0,
-    serial: 0,
+    order: 0,
     free_since: 0,
     prev: BlockId::NONE,
     next: BlockId::NONE,

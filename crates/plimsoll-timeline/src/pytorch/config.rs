@@ -3,7 +3,7 @@
 
 use plimsoll_units::Bytes;
 
-use super::{PendingFrees, PoolKind};
+use super::{CaptureRule, PendingFrees, PoolKind};
 
 /// The rounding quantum and the smallest block.
 pub(super) const MIN_BLOCK: u64 = 512;
@@ -25,9 +25,11 @@ pub enum TieBreak {
     /// The lowest address first: torch up to and including 2.11.
     #[default]
     LowestAddress,
-    /// The block object that was created first: torch from 2.12. A split makes a new object for the part that is
-    /// handed out; a merge keeps the object of the block that is being freed.
+    /// The block object that was created first: torch 2.12. A split makes a new object for the part that is handed
+    /// out; a merge keeps the object of the block that is being freed.
     OldestBlock,
+    /// The segment that was made first, and the lowest address within it: torch from 2.13 on.
+    OldestSegment,
 }
 
 /// `roundup_power2_divisions`: into how many equal steps the sizes between two powers of two are divided. Entry `i`
@@ -54,7 +56,8 @@ impl RoundupDivisions {
 pub struct PyTorchConfig {
     /// Blocks from this size on are neither split nor given to smaller requests; `None` for no such size.
     pub max_split_size: Option<Bytes>,
-    /// How much larger than an oversize request a cached oversize block may be.
+    /// How much larger than an oversize request a cached oversize block may be. Where `max_non_split_rounding_mb` is
+    /// not set, torch takes the [`large_segment`](Self::large_segment), also when that was set.
     pub max_non_split_rounding: Bytes,
     /// Coarser rounding of requests.
     pub roundup_power2_divisions: RoundupDivisions,
@@ -67,6 +70,8 @@ pub struct PyTorchConfig {
     pub large_segment: Bytes,
     /// Order among free blocks of one size.
     pub tie_break: TieBreak,
+    /// What counts as a capture.
+    pub captures: CaptureRule,
     /// The most that may be reserved (`set_per_process_memory_fraction` x total memory).
     pub memory_limit: Option<Bytes>,
     /// `throw_on_cudamalloc_oom`: requests that would reserve more than this (`per_process_memory_fraction` x total
@@ -88,6 +93,7 @@ impl Default for PyTorchConfig {
             expandable_segments: false,
             large_segment: Bytes::mib(20),
             tie_break: TieBreak::default(),
+            captures: CaptureRule::default(),
             memory_limit: None,
             reject_above: None,
             pending_frees: PendingFrees::default(),
@@ -115,6 +121,17 @@ pub enum ConfigError {
 }
 
 impl PyTorchConfig {
+    /// The defaults of a version of torch: what changed over the versions without a setting. Versions before 2.11
+    /// are taken to be like it; 2.11 to 2.15 were compared with the real allocator.
+    pub fn for_torch(major: u32, minor: u32) -> Self {
+        let (tie_break, captures) = match (major, minor) {
+            (..=1, _) | (2, ..=11) => (TieBreak::LowestAddress, CaptureRule::AnyRouting),
+            (2, 12) => (TieBreak::OldestBlock, CaptureRule::AnyRouting),
+            _ => (TieBreak::OldestSegment, CaptureRule::GraphCapture),
+        };
+        PyTorchConfig { tie_break, captures, ..PyTorchConfig::default() }
+    }
+
     /// Whether torch would accept these settings. The allocator itself stays well defined without this check: a
     /// threshold outside (0, 1) is off, divisions are rounded down to a power of two, and a segment is never
     /// smaller than the request that it is made for.
@@ -188,7 +205,9 @@ pub(super) struct Rules {
     pub max_split: u64,
     pub max_non_split_rounding: u64,
     pub expandable: bool,
-    pub oldest_first: bool,
+    /// Whether the order of a block moves with its beginning, see [`Block::order`](super::arena::Block).
+    pub order_is_position: bool,
+    pub routing_is_capture: bool,
     pub limit: u64,
     pub reject_above: u64,
     /// Reserved bytes above which unused segments are collected.
@@ -206,7 +225,8 @@ impl Rules {
                 .unwrap_or(u64::MAX),
             max_non_split_rounding: config.max_non_split_rounding.get(),
             expandable: config.expandable_segments,
-            oldest_first: config.tie_break == TieBreak::OldestBlock,
+            order_is_position: config.tie_break != TieBreak::OldestBlock,
+            routing_is_capture: config.captures == CaptureRule::AnyRouting,
             limit: config.memory_limit.map_or(u64::MAX, Bytes::get),
             reject_above: config.reject_above.map_or(u64::MAX, Bytes::get),
             // The same product of doubles that torch truncates, taken once.
@@ -223,6 +243,11 @@ impl Rules {
         } else {
             requested.max(1).next_multiple_of(MIN_BLOCK)
         }
+    }
+
+    /// By how much the order of a block grows when its beginning moves up.
+    pub fn moves_order(&self, bytes: u64) -> u64 {
+        if self.order_is_position { bytes / MIN_BLOCK } else { 0 }
     }
 
     pub fn segment_size(&self, rounded: u64) -> u64 {

@@ -146,8 +146,8 @@ impl<D: Driver> PyTorchAllocator<D> {
         }
         let rest = if mapped < block.size {
             let address = block.address + mapped;
-            let serial = self.next_serial();
-            let rest = Block { address, size: block.size - mapped, serial, prev: id, ..block };
+            let order = self.order_of_part(block.order, mapped);
+            let rest = Block { address, size: block.size - mapped, order, prev: id, ..block };
             let rest = self.blocks.insert(rest)?;
             self.blocks.link(rest, block.next);
             Some((address, rest))
@@ -185,17 +185,18 @@ impl<D: Driver> PyTorchAllocator<D> {
         if start > block.address {
             let before = Block { size: start - block.address, next: id, ..block };
             let Some(before) = self.blocks.insert(before) else { return self.insert_free(id) };
-            self.blocks[before].serial = self.next_serial();
+            self.blocks[before].order = self.order_of_part(block.order, 0);
             self.blocks.link(block.prev, before);
             self.blocks[id].prev = before;
             self.blocks[id].address = start;
+            self.blocks[id].order += self.rules.moves_order(start - block.address);
             self.blocks[id].size = block.end() - start;
             self.insert_free(before);
         }
         if block.end() > end {
             let after = Block { address: end, size: block.end() - end, prev: id, ..block };
             let Some(after) = self.blocks.insert(after) else { return self.insert_free(id) };
-            self.blocks[after].serial = self.next_serial();
+            self.blocks[after].order = self.order_of_part(block.order, end - block.address);
             self.blocks.link(after, block.next);
             self.blocks[id].next = after;
             self.blocks[id].size = end - start;
@@ -238,6 +239,9 @@ impl<D: Driver> PyTorchAllocator<D> {
             if left {
                 self.blocks.link(other.prev, id);
                 self.blocks[id].address = other.address;
+                if self.rules.order_is_position {
+                    self.blocks[id].order = other.order;
+                }
             } else {
                 self.blocks.link(id, other.next);
             }

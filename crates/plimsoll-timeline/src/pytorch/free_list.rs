@@ -16,9 +16,10 @@ const TIE_BITS: u32 = 48;
 pub(super) struct Key(u128);
 
 impl Key {
-    /// `size` is a multiple of 512 below 2^57; `tie` is below 2^48.
+    /// `size` is a multiple of 512 below 2^57; a `tie` of 2^48 or more is the highest.
     pub fn new(size: u64, tie: u64, id: BlockId) -> Self {
-        debug_assert!(size.is_multiple_of(MIN_BLOCK) && size < 1 << 57 && tie < 1 << TIE_BITS);
+        debug_assert!(size.is_multiple_of(MIN_BLOCK) && size < 1 << 57);
+        let tie = tie.min((1 << TIE_BITS) - 1);
         let high = u128::from(size / MIN_BLOCK) << (TIE_BITS + 32);
         Key(high | u128::from(tie) << 32 | u128::from(id.0))
     }

@@ -433,7 +433,7 @@ impl Range {
 
 fn segment_request(pool: PoolId, kind: PoolKind, stream: u16, expandable: bool) -> Request {
     let pool = pool_index(pool, kind);
-    Request { requested: 0, size: 0, pool, stream, routed: false, expandable }
+    Request { requested: 0, size: 0, pool, stream, capturing: false, expandable }
 }
 
 /// Sizes, tiling, overlap.

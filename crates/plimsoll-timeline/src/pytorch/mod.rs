@@ -28,5 +28,5 @@ pub use config::{ConfigError, PyTorchConfig, RoundupDivisions, TieBreak};
 pub use driver::{Client, Device, Driver, DriverCall, DriverEvent, DriverLog, RecordedDriver};
 pub use layout::{BlockState, Layout, LayoutBlock, LayoutError, LayoutReservation, LayoutSegment};
 pub use pending::PendingFrees;
-pub use pools::PoolOptions;
+pub use pools::{CaptureRule, PoolOptions};
 pub use statistics::{PoolStatistics, Statistic, Statistics};

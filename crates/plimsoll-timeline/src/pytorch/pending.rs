@@ -38,6 +38,8 @@ struct Waiting {
 pub(super) struct Pending {
     /// Routings to private pools under way, all pools together.
     pub routes: u32,
+    /// Captures under way.
+    pub captures: u32,
     /// Requests so far, counted while something waits.
     clock: u64,
     /// Streams recorded per block, other than its own, and whether that was during a capture.
@@ -66,7 +68,7 @@ impl<D: Driver> PyTorchAllocator<D> {
             return;
         }
         self.blocks[id].shared = true;
-        let capturing = self.is_routing();
+        let capturing = self.is_capturing(PoolId::DEFAULT);
         let streams = self.pending.streams.entry(id.0).or_default();
         match streams.iter_mut().find(|(known, _)| *known == stream) {
             Some((_, captured)) => *captured |= capturing,
@@ -93,6 +95,14 @@ impl<D: Driver> PyTorchAllocator<D> {
         self.pending.requested.push(id);
     }
 
+    /// Every stream is done with what it was given so far (`torch.cuda.synchronize`): the frees that wait complete
+    /// at the next request.
+    pub fn finish_streams(&mut self) {
+        for waiting in &mut self.pending.waiting {
+            waiting.due = 0;
+        }
+    }
+
     /// Completes a free that was requested.
     pub(super) fn complete_pending(&mut self, id: BlockId) {
         if self.blocks[id].state == State::Awaited {
@@ -113,7 +123,7 @@ impl<D: Driver> PyTorchAllocator<D> {
     #[cold]
     pub(super) fn defer_free(&mut self, id: BlockId) {
         self.count_free(id);
-        if self.is_routing() {
+        if self.is_capturing(PoolId::DEFAULT) {
             self.blocks[id].state = State::Pending;
             self.pending.deferred.push(id);
             return;
@@ -142,9 +152,9 @@ impl<D: Driver> PyTorchAllocator<D> {
 
     /// What a request does first: completes the frees whose streams are done.
     #[cold]
-    pub(super) fn poll(&mut self, routed: bool) {
+    pub(super) fn poll(&mut self, capturing: bool) {
         self.pending.clock += 1;
-        if routed {
+        if capturing {
             return;
         }
         self.begin_deferred();

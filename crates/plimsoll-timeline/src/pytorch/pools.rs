@@ -15,6 +15,16 @@ pub struct PoolOptions {
     pub no_split: bool,
 }
 
+/// What keeps the allocator from waiting for streams and from giving the cache back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CaptureRule {
+    /// Whatever routes requests to a private pool, `use_mem_pool` too: torch up to 2.12.
+    #[default]
+    AnyRouting,
+    /// Only the capture of a CUDA graph: torch from 2.13 on.
+    GraphCapture,
+}
+
 /// What is known of a private pool; entry 0 stands for the default pool and is never used.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PrivatePool {
@@ -43,9 +53,8 @@ pub(super) const fn pool_id(index: u32) -> PoolId {
 }
 
 impl<D: Driver> PyTorchAllocator<D> {
-    /// Requests begin to be routed to a private pool: a graph capture or `use_mem_pool` begins. The pool gets one
-    /// more user. Until [`end_pool`](Self::end_pool) no pending free completes by itself and the cache of the
-    /// default pools is not given back.
+    /// Requests begin to be routed to a private pool: for a graph capture or by `use_mem_pool`. The pool gets one
+    /// more user. By [`CaptureRule::AnyRouting`] this counts as a capture.
     pub fn begin_pool(&mut self, pool: PoolId) {
         if pool.is_default() {
             return;
@@ -94,9 +103,22 @@ impl<D: Driver> PyTorchAllocator<D> {
         }
     }
 
-    /// Whether requests are being routed to a private pool.
-    pub(super) fn is_routing(&self) -> bool {
-        self.pending.routes > 0
+    /// The capture of a CUDA graph begins: until it ends, no pending free completes and the cache of the default
+    /// pools is not given back.
+    pub fn begin_capture(&mut self) {
+        self.pending.captures += 1;
+    }
+
+    /// The capture of a CUDA graph ends.
+    pub fn end_capture(&mut self) {
+        self.pending.captures = self.pending.captures.saturating_sub(1);
+    }
+
+    /// Whether a request in a pool meets a capture.
+    #[inline]
+    pub(super) fn is_capturing(&self, pool: PoolId) -> bool {
+        self.pending.captures > 0
+            || self.rules.routing_is_capture && (self.pending.routes > 0 || !pool.is_default())
     }
 
     pub(super) fn is_freeable(&self, pool: PoolId) -> bool {

@@ -54,7 +54,7 @@ impl<D: Driver> PyTorchAllocator<D> {
             }
         }
         // Neither may anything be waited for during a capture, nor given back.
-        if !request.routed {
+        if !request.capturing {
             self.release_cached(false);
             self.statistics.num_alloc_retries += 1;
             match self.ask_driver(request) {
@@ -120,7 +120,7 @@ impl<D: Driver> PyTorchAllocator<D> {
             all.reserved_bytes.grow(size);
         });
         if size >= self.rules.max_split {
-            self.statistics.oversize_segments.grow(1);
+            self.statistics.oversize_segments.grow();
         }
     }
 
@@ -132,7 +132,7 @@ impl<D: Driver> PyTorchAllocator<D> {
         for pool in 1..self.private.len() {
             if self.private[pool].exists && self.private[pool].options.use_on_oom {
                 let pool = pool_index(PoolId(pool as u16), pool_kind(request.pool));
-                let request = Request { pool, expandable: false, routed: true, ..request };
+                let request = Request { pool, expandable: false, ..request };
                 if let Some(at) = self.find_cached(&request) {
                     return Some((at, request));
                 }
@@ -218,9 +218,9 @@ impl<D: Driver> PyTorchAllocator<D> {
     }
 
     /// Gives back every segment that is one free block, and whole free pages of expandable segments: of the
-    /// default pools unless requests are being routed elsewhere, and of private pools that have no user.
-    pub(super) fn release_cached(&mut self, routed: bool) {
-        if !routed {
+    /// default pools unless a capture is under way, and of private pools that have no user.
+    pub(super) fn release_cached(&mut self, capturing: bool) {
+        if !capturing {
             self.synchronize(None);
             self.release_blocks(pool_index(PoolId::DEFAULT, PoolKind::Large));
             self.release_blocks(pool_index(PoolId::DEFAULT, PoolKind::Small));
@@ -271,7 +271,7 @@ impl<D: Driver> PyTorchAllocator<D> {
             all.segment.shrink(1);
         });
         if block.size >= self.rules.max_split {
-            self.statistics.oversize_segments.shrink(1);
+            self.statistics.oversize_segments.shrink();
         }
         self.statistics.num_device_free += 1;
         let client = Client { kind, pool: pool_id(block.pool), stream: block.stream };

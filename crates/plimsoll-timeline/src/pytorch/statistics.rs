@@ -53,6 +53,23 @@ impl Statistic<u64> {
     }
 }
 
+impl Statistic<i64> {
+    pub(super) fn grow(&mut self) {
+        self.current += 1;
+        self.allocated += 1;
+        self.peak = self.peak.max(self.current);
+    }
+
+    pub(super) fn shrink(&mut self) {
+        self.current -= 1;
+    }
+
+    /// The sum of all decreases.
+    pub fn freed(&self) -> i64 {
+        self.allocated - self.current
+    }
+}
+
 /// The statistics that torch keeps for all pools together, for the small ones and for the large ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -87,10 +104,11 @@ pub struct Statistics {
     pub small_pool: PoolStatistics,
     /// Pools of large requests, private ones included.
     pub large_pool: PoolStatistics,
-    /// Live blocks of at least `max_split_size`.
-    pub oversize_allocations: Statistic<u64>,
-    /// Segments of at least `max_split_size`.
-    pub oversize_segments: Statistic<u64>,
+    /// Live blocks of at least `max_split_size`. As in torch a block counts by the setting of the moment, so the
+    /// number can fall below zero when that changes.
+    pub oversize_allocations: Statistic<i64>,
+    /// Segments of at least `max_split_size`, counted in the same way.
+    pub oversize_segments: Statistic<i64>,
     /// Times that every cached segment was released to serve a request.
     pub num_alloc_retries: u64,
     /// Requests that failed.
