@@ -1,5 +1,5 @@
 //! Laws of the allocator on random sequences, and agreement with the naive simulator: the same addresses, the same
-//! reserved bytes after every event.
+//! statistics after every event, with streams, private pools, captures, pending frees and limits mixed.
 
 mod naive;
 
@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use naive::{Kind, Naive};
 use plimsoll_timeline::{
-    BlockHandle, BlockState, PoolKind, PyTorchAllocator, PyTorchConfig, RoundupDivisions, TieBreak,
+    BlockHandle, BlockState, CaptureRule, PendingFrees, PoolId, PoolKind, PoolOptions,
+    PoolStatistics, PyTorchAllocator, PyTorchConfig, RoundupDivisions, TieBreak,
 };
 use plimsoll_units::Bytes;
 use proptest::prelude::*;
@@ -16,9 +17,21 @@ const MIB: u64 = 1 << 20;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Malloc { bytes: u64, stream: u16 },
+    Malloc {
+        bytes: u64,
+        stream: u16,
+    },
     Free(usize),
+    RecordStream(usize, u16),
+    RequestFree(usize),
+    CompleteFree(usize),
+    FinishStreams,
     EmptyCache,
+    /// Begins to route to a pool, or ends it; with a capture or without.
+    Route(u16, bool),
+    Leave(u16),
+    Options(u16, bool, bool),
+    Expandable(bool),
 }
 
 fn size() -> impl Strategy<Value = u64> {
@@ -42,39 +55,64 @@ fn op(streams: u16) -> impl Strategy<Value = Op> {
     ]
 }
 
+fn any_op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        60 => op(3),
+        3 => (any::<usize>(), 0..4u16).prop_map(|(n, stream)| Op::RecordStream(n, stream)),
+        2 => any::<usize>().prop_map(Op::RequestFree),
+        2 => any::<usize>().prop_map(Op::CompleteFree),
+        1 => Just(Op::FinishStreams),
+        2 => (1..4u16, any::<bool>()).prop_map(|(pool, capture)| Op::Route(pool, capture)),
+        1 => (1..4u16).prop_map(Op::Leave),
+        1 => (1..4u16, any::<bool>(), any::<bool>()).prop_map(|(p, a, b)| Op::Options(p, a, b)),
+        1 => any::<bool>().prop_map(Op::Expandable),
+    ]
+}
+
 fn config() -> impl Strategy<Value = PyTorchConfig> {
-    let tie = prop::sample::select(vec![TieBreak::LowestAddress, TieBreak::OldestBlock]);
+    let tie = prop::sample::select(vec![
+        TieBreak::LowestAddress,
+        TieBreak::OldestBlock,
+        TieBreak::OldestSegment,
+    ]);
+    let captures = prop::sample::select(vec![CaptureRule::AnyRouting, CaptureRule::GraphCapture]);
+    let pending = prop::sample::select(vec![
+        PendingFrees::Immediate,
+        PendingFrees::NextRequest,
+        PendingFrees::Synchronize,
+    ]);
     let memory = prop::option::of(80 * MIB..600 * MIB);
+    let limits = (memory.clone(), prop::option::weighted(0.2, 80 * MIB..600 * MIB), memory);
     (
         prop::option::of(20 * MIB..80 * MIB),
         prop::sample::select(vec![0u32, 0, 2, 8]),
         prop::option::of(0.1..0.95f64),
         any::<bool>(),
         prop::sample::select(vec![12 * MIB, 20 * MIB, 20 * MIB, 40 * MIB]),
-        tie,
-        memory.clone(),
-        memory,
+        (tie, captures, pending),
+        limits,
     )
-        .prop_map(
-            |(max_split, divisions, gc, expandable, segment, tie_break, limit, capacity)| {
-                let mut config = PyTorchConfig::default();
-                config.max_split_size = max_split.map(|b| Bytes::new(b).max(Bytes::new(segment)));
-                config.roundup_power2_divisions = RoundupDivisions::uniform(divisions);
-                config.garbage_collection_threshold = gc;
-                config.expandable_segments = expandable;
-                config.large_segment = Bytes::new(segment);
-                config.tie_break = tie_break;
-                config.memory_limit = limit.map(Bytes::new);
-                config.capacity = capacity.map(Bytes::new);
-                config
-            },
-        )
+        .prop_map(|(max_split, divisions, gc, expandable, segment, rules, limits)| {
+            let mut config = PyTorchConfig::default();
+            config.max_split_size = max_split.map(|b| Bytes::new(b).max(Bytes::new(segment)));
+            config.roundup_power2_divisions = RoundupDivisions::uniform(divisions);
+            config.garbage_collection_threshold = gc;
+            config.expandable_segments = expandable;
+            config.large_segment = Bytes::new(segment);
+            (config.tie_break, config.captures, config.pending_frees) = rules;
+            config.memory_limit = limits.0.map(Bytes::new);
+            config.reject_above = limits.1.map(Bytes::new);
+            config.capacity = limits.2.map(Bytes::new);
+            config
+        })
 }
 
-/// What holds after every event: tiling, coalescing, pool sizes, slack, conservation.
-fn check_layout(torch: &PyTorchAllocator) {
+/// What holds after every event: tiling, coalescing, pool sizes, slack, conservation. `settled`: neither the
+/// expandable setting nor an option of a pool ever changed.
+fn check_layout(torch: &PyTorchAllocator, settled: bool) {
     let config = torch.config().clone();
-    let (mut reserved, mut allocated, mut requested) = (Bytes::ZERO, Bytes::ZERO, Bytes::ZERO);
+    let (mut reserved, mut allocated, mut active) = (Bytes::ZERO, Bytes::ZERO, Bytes::ZERO);
+    let mut requested = Bytes::ZERO;
     let mut end_of_last = 0;
     for segment in torch.layout().segments {
         assert!(segment.address >= end_of_last, "segments overlap");
@@ -91,23 +129,25 @@ fn check_layout(torch: &PyTorchAllocator) {
             free_before = free;
             if free {
                 // Splitting leaves no small rest in the large pool. Merging cannot make one smaller.
-                if segment.kind == PoolKind::Large && !config.expandable_segments {
+                if segment.kind == PoolKind::Large && !segment.expandable && settled {
                     assert!(block.size > Bytes::mib(1));
                 }
-            } else {
+                continue;
+            }
+            active += block.size;
+            requested += block.requested;
+            if block.state == BlockState::Allocated {
                 allocated += block.size;
-                requested += block.requested;
-                let slack = block.size.checked_sub(config.rounded(block.requested)).unwrap();
-                let exact = segment.kind == PoolKind::Small || config.expandable_segments;
-                if exact {
-                    assert!(slack.is_zero());
-                } else if config.max_split_size.is_none() {
-                    assert!(slack <= Bytes::mib(1));
-                }
+            }
+            let slack = block.size.checked_sub(config.rounded(block.requested)).unwrap();
+            if settled && (segment.kind == PoolKind::Small || segment.expandable) {
+                assert!(slack.is_zero());
+            } else if settled && config.max_split_size.is_none() {
+                assert!(slack <= Bytes::mib(1));
             }
         }
         assert_eq!(at, segment.address + segment.size.get());
-        match (segment.kind, config.expandable_segments) {
+        match (segment.kind, segment.expandable) {
             (PoolKind::Small, false) => assert_eq!(segment.size, Bytes::mib(2)),
             (PoolKind::Small, true) => assert_eq!(segment.size.get() % (2 * MIB), 0),
             (PoolKind::Large, false) => assert!(
@@ -119,74 +159,199 @@ fn check_layout(torch: &PyTorchAllocator) {
             }
         }
     }
-    let statistics = torch.statistics();
-    assert_eq!(statistics.all.reserved_bytes.current, reserved);
-    assert_eq!(statistics.all.allocated_bytes.current, allocated);
-    assert_eq!(statistics.all.active_bytes, statistics.all.allocated_bytes);
-    assert_eq!(statistics.all.requested_bytes.current, requested);
-    assert!(requested <= allocated && allocated <= reserved);
-    assert!(statistics.all.reserved_bytes.peak >= statistics.all.allocated_bytes.peak);
+    let all = &torch.statistics().all;
+    assert_eq!(all.reserved_bytes.current, reserved);
+    assert_eq!(all.allocated_bytes.current, allocated);
+    assert_eq!(all.active_bytes.current, active);
+    assert_eq!(all.requested_bytes.current, requested);
+    assert!(requested <= active && allocated <= active && active <= reserved);
+    assert!(all.reserved_bytes.peak >= all.active_bytes.peak);
     // The limit is checked against the segment that would be made, so mapped pages may exceed it.
-    let limit = config.memory_limit.filter(|_| !config.expandable_segments);
+    let limit = config.memory_limit.filter(|_| !config.expandable_segments && settled);
     for most in [limit, config.capacity].into_iter().flatten() {
         assert!(reserved <= most);
     }
 }
 
-fn run(config: &PyTorchConfig, ops: &[Op]) {
-    let mut torch = PyTorchAllocator::new(config.clone());
-    let mut naive = Naive::new(config.clone());
-    let mut live: Vec<(u32, u16, BlockHandle)> = Vec::new();
-    for (i, op) in ops.iter().enumerate() {
-        let owner = i as u32;
+/// The statistics of the moment are sums over the naive simulator's blocks.
+fn check_statistics(torch: &PyTorchAllocator, naive: &Naive, event: &str) {
+    let all = torch.statistics();
+    let used = |p: &naive::Piece| matches!(p.kind, Kind::Used(_));
+    for (small, pool) in [(true, &all.small_pool), (false, &all.large_pool)] {
+        let (allocated, _, allocations) = naive.sum(small, |_, p| used(p));
+        let (active, requested, blocks) =
+            naive.sum(small, |_, p| !matches!(p.kind, Kind::Free | Kind::Unmapped));
+        let (reserved, ..) = naive.sum(small, |_, p| p.kind != Kind::Unmapped);
+        let (split, _, splits) =
+            naive.sum(small, |r, p| p.kind == Kind::Free && !r.expandable && r.pieces.len() > 1);
+        let segments =
+            naive.regions.iter().filter(|r| r.home.1 == small && !r.expandable).count() as u64;
+        assert_eq!(pool.allocated_bytes.current.get(), allocated, "{event}");
+        assert_eq!(pool.allocation.current, allocations, "{event}");
+        assert_eq!(pool.active_bytes.current.get(), active, "{event}");
+        assert_eq!(pool.active.current, blocks, "{event}");
+        assert_eq!(pool.requested_bytes.current.get(), requested, "{event}");
+        assert_eq!(pool.reserved_bytes.current.get(), reserved, "{event}");
+        assert_eq!(pool.inactive_split_bytes.current.get(), split, "{event}");
+        assert_eq!(pool.inactive_split.current, splits, "{event}");
+        assert_eq!(pool.segment.current, segments, "{event}");
+    }
+    assert_eq!(all.num_alloc_retries, naive.retries, "{event}");
+    assert_eq!(all.num_ooms, naive.ooms, "{event}");
+    assert_eq!(all.num_oom_rejections, naive.rejections, "{event}");
+    assert_eq!(all.num_sync_all_streams, naive.synchronized, "{event}");
+    assert_eq!((all.num_device_alloc, all.num_device_free), naive.device, "{event}");
+    let sum = |pick: &dyn Fn(&PoolStatistics) -> u64| {
+        assert_eq!(pick(&all.all), pick(&all.small_pool) + pick(&all.large_pool), "{event}");
+    };
+    sum(&|p| p.allocated_bytes.current.get());
+    sum(&|p| p.reserved_bytes.allocated.get());
+    sum(&|p| p.inactive_split.allocated);
+    sum(&|p| p.active_bytes.freed().get());
+}
+
+/// Both allocators and what the program holds.
+struct Pair {
+    torch: PyTorchAllocator,
+    naive: Naive,
+    live: Vec<(u32, BlockHandle)>,
+    /// Frees that were requested and not completed.
+    requested: Vec<(u32, BlockHandle)>,
+    /// Pools that requests are routed to, newest last, and whether it is for a capture.
+    routes: Vec<(u16, bool)>,
+    users: BTreeMap<u16, u32>,
+    settled: bool,
+}
+
+impl Pair {
+    fn malloc(&mut self, owner: u32, bytes: u64, stream: u16) {
+        let pool = self.routes.last().map_or(0, |route| route.0);
+        let expected = self.naive.malloc(owner, bytes, stream, pool);
+        match self.torch.malloc_in(PoolId(pool), Bytes::new(bytes), stream) {
+            Ok(block) => {
+                assert_eq!(Some(self.torch.address(&block)), expected, "event {owner}");
+                self.live.push((owner, block));
+            }
+            Err(error) => {
+                assert_eq!(expected, None, "event {owner}: {error}");
+                assert_eq!(error.rounded, self.torch.config().rounded(Bytes::new(bytes)));
+            }
+        }
+    }
+
+    fn route(&mut self, pool: u16, capture: bool) {
+        if let Some(at) = self.routes.iter().position(|route| route.0 == pool) {
+            let (_, capture) = self.routes.remove(at);
+            if capture {
+                self.torch.end_capture();
+                self.naive.capture(false);
+            }
+            self.torch.end_pool(PoolId(pool));
+            self.naive.end(pool);
+            return;
+        }
+        // Torch has no way back for a pool whose last user left.
+        if self.users.get(&pool) == Some(&0) {
+            return;
+        }
+        *self.users.entry(pool).or_default() += 1;
+        self.torch.begin_pool(PoolId(pool));
+        self.naive.begin(pool);
+        if capture {
+            self.torch.begin_capture();
+            self.naive.capture(true);
+        }
+        self.routes.push((pool, capture));
+    }
+
+    fn do_one(&mut self, owner: u32, op: &Op) {
+        let pick = |n: usize, of: usize| n.checked_rem(of);
         match *op {
-            Op::Malloc { bytes, stream } => {
-                let expected = naive.malloc(owner, bytes, stream);
-                match torch.malloc(Bytes::new(bytes), stream) {
-                    Ok(block) => {
-                        assert_eq!(Some(torch.address(&block)), expected, "event {i}: {op:?}");
-                        live.push((owner, stream, block));
-                    }
-                    Err(error) => {
-                        assert_eq!(expected, None, "event {i}: {op:?}: {error}");
-                        assert_eq!(error.rounded, config.rounded(Bytes::new(bytes)));
-                    }
+            Op::Malloc { bytes, stream } => self.malloc(owner, bytes, stream),
+            Op::Free(n) => {
+                if let Some(n) = pick(n, self.live.len()) {
+                    let (owner, block) = self.live.swap_remove(n);
+                    self.naive.free(owner);
+                    self.torch.free(block);
                 }
             }
-            Op::Free(_) if live.is_empty() => {}
-            Op::Free(n) => {
-                let (owner, _, block) = live.swap_remove(n % live.len());
-                naive.free(owner);
-                torch.free(block);
+            Op::RecordStream(n, stream) => {
+                if let Some(n) = pick(n, self.live.len()) {
+                    self.naive.record(self.live[n].0, stream);
+                    self.torch.record_stream(&self.live[n].1, stream);
+                }
+            }
+            Op::RequestFree(n) => {
+                if let Some(n) = pick(n, self.live.len()) {
+                    let (owner, block) = self.live.swap_remove(n);
+                    self.naive.ask_free(owner);
+                    self.torch.request_free(&block);
+                    self.requested.push((owner, block));
+                }
+            }
+            Op::CompleteFree(n) => {
+                if let Some(n) = pick(n, self.requested.len()) {
+                    let (owner, block) = self.requested.swap_remove(n);
+                    self.naive.complete(owner);
+                    self.torch.free(block);
+                }
+            }
+            Op::FinishStreams => {
+                self.naive.finish_streams();
+                self.torch.finish_streams();
             }
             Op::EmptyCache => {
-                naive.flush();
-                torch.empty_cache();
+                self.naive.flush();
+                self.torch.empty_cache();
+            }
+            Op::Route(pool, capture) => self.route(pool, capture),
+            Op::Leave(pool) => {
+                let routed = self.routes.iter().any(|route| route.0 == pool);
+                if let Some(users) = self.users.get_mut(&pool).filter(|n| **n > 0 && !routed) {
+                    *users -= 1;
+                    self.naive.leave(pool);
+                    self.torch.release_pool(PoolId(pool));
+                }
+            }
+            Op::Options(pool, use_on_oom, no_split) => {
+                if self.users.contains_key(&pool) {
+                    let options = PoolOptions { use_on_oom, no_split };
+                    self.naive.options(pool, options);
+                    self.torch.set_pool_options(PoolId(pool), options);
+                    self.settled = false;
+                }
+            }
+            Op::Expandable(on) => {
+                self.naive.config.expandable_segments = on;
+                self.torch.reconfigure(self.naive.config.clone());
+                self.settled = false;
             }
         }
-        let statistics = torch.statistics();
-        assert_eq!(
-            statistics.all.reserved_bytes.current.get(),
-            naive.reserved(),
-            "event {i}: {op:?}"
-        );
+    }
+}
+
+fn run(config: &PyTorchConfig, ops: &[Op]) {
+    let mut pair = Pair {
+        torch: PyTorchAllocator::new(config.clone()),
+        naive: Naive::new(config.clone()),
+        live: Vec::new(),
+        requested: Vec::new(),
+        routes: Vec::new(),
+        users: BTreeMap::new(),
+        settled: true,
+    };
+    for (i, op) in ops.iter().enumerate() {
+        pair.do_one(i as u32, op);
+        check_statistics(&pair.torch, &pair.naive, &format!("event {i}: {op:?}"));
         if i % 16 == 0 {
-            check_layout(&torch);
+            check_layout(&pair.torch, pair.settled);
         }
     }
-    check_layout(&torch);
-    let statistics = *torch.statistics();
-    assert_eq!(statistics.all.reserved_bytes.peak.get(), naive.reserved_peak);
-    assert_eq!(statistics.all.allocated_bytes.current.get(), naive.allocated());
-    assert_eq!(statistics.all.requested_bytes.current.get(), naive.requested());
-    assert_eq!(statistics.num_alloc_retries, naive.retries);
-    if !config.expandable_segments {
-        assert_eq!(statistics.all.inactive_split_bytes.current.get(), naive.inactive_split());
-        assert_eq!(statistics.all.segment.current as usize, naive.regions.len());
-    } else {
-        assert_eq!(statistics.all.segment.peak, 0, "mapping pages makes no segment");
-    }
-    let ours: BTreeMap<u64, Bytes> = (torch.layout().segments.iter())
+    let Pair { mut torch, naive, live, requested, routes, users, settled } = pair;
+    check_layout(&torch, settled);
+    assert_eq!(torch.statistics().all.reserved_bytes.peak.get(), naive.reserved_peak);
+    let layout = torch.layout();
+    let ours: BTreeMap<u64, Bytes> = (layout.segments.iter())
         .flat_map(|s| s.blocks.iter().map(|b| (b.address, b.size)))
         .collect();
     let theirs: BTreeMap<u64, Bytes> = (naive.pieces().filter(|p| p.kind != Kind::Unmapped))
@@ -194,20 +359,36 @@ fn run(config: &PyTorchConfig, ops: &[Op]) {
         .collect();
     assert_eq!(ours, theirs);
 
+    // An allocator made from a layout shows the same layout.
+    let (copy, handles) = PyTorchAllocator::from_layout(torch.config().clone(), &layout).unwrap();
+    assert_eq!(copy.layout(), layout);
+    assert_eq!(handles.len(), layout.active_blocks().count());
+    let (now, then) = (&copy.statistics().all, &torch.statistics().all);
+    assert_eq!(now.inactive_split.current, then.inactive_split.current);
+    assert_eq!(now.allocated_bytes.current, then.allocated_bytes.current);
+
     // Conservation: everything freed and flushed leaves nothing.
-    for (_, _, block) in live {
-        torch.free(block);
+    for (pool, capture) in routes {
+        torch.end_pool(PoolId(pool));
+        if capture {
+            torch.end_capture();
+        }
     }
-    for segment in torch.layout().segments {
-        assert_eq!(segment.blocks.len(), 1, "an unused segment is one free block");
+    for (pool, users) in users {
+        (0..users).for_each(|_| torch.release_pool(PoolId(pool)));
     }
+    live.into_iter().chain(requested).for_each(|(_, block)| torch.free(block));
     torch.empty_cache();
-    let statistics = torch.statistics();
-    assert!(
-        statistics.all.reserved_bytes.current.is_zero()
-            && statistics.all.allocated_bytes.current.is_zero()
-    );
-    assert!(statistics.all.inactive_split_bytes.current.is_zero());
+    let statistics = *torch.statistics();
+    for bytes in [
+        statistics.all.reserved_bytes,
+        statistics.all.allocated_bytes,
+        statistics.all.active_bytes,
+        statistics.all.requested_bytes,
+        statistics.all.inactive_split_bytes,
+    ] {
+        assert!(bytes.current.is_zero() && bytes.allocated == bytes.freed());
+    }
     assert!(torch.layout().segments.is_empty());
 }
 
@@ -225,6 +406,14 @@ proptest! {
         ops in prop::collection::vec(op(3), 1..300),
     ) {
         prop_assert_eq!(config.check(), Ok(()));
+        run(&config, &ops);
+    }
+
+    #[test]
+    fn everything_mixed_agrees_with_the_naive_simulator(
+        config in config(),
+        ops in prop::collection::vec(any_op(), 1..300),
+    ) {
         run(&config, &ops);
     }
 

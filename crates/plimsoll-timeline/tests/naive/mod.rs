@@ -1,7 +1,9 @@
 //! A second, independent reading of the allocator's rules: every segment is a plain list of blocks, every search
 //! looks at all of them. Slow and simple; it exists to disagree with the real one.
 
-use plimsoll_timeline::{PyTorchConfig, TieBreak};
+use std::collections::BTreeMap;
+
+use plimsoll_timeline::{CaptureRule, PendingFrees, PoolOptions, PyTorchConfig, TieBreak};
 use plimsoll_units::Bytes;
 
 const MIB: u64 = 1 << 20;
@@ -12,6 +14,8 @@ pub enum Kind {
     Free,
     Unmapped,
     Used(u32),
+    /// Freed; another stream may still use it.
+    Pending(u32),
 }
 
 #[derive(Clone, Debug)]
@@ -24,52 +28,84 @@ pub struct Piece {
     freed: u64,
 }
 
+/// Pool, whether for small requests, stream: blocks never leave their home.
+pub type Home = (u16, bool, u16);
+
 /// A segment, or a reservation of an expandable segment.
 #[derive(Clone, Debug)]
 pub struct Region {
-    pub small: bool,
-    pub stream: u16,
+    pub home: Home,
+    pub expandable: bool,
     pub pieces: Vec<Piece>,
+    made: u64,
+    page: u64,
 }
 
+impl Region {
+    fn whole(&self) -> bool {
+        !self.expandable && self.pieces.len() == 1 && self.pieces[0].kind == Kind::Free
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Pool {
+    users: u32,
+    routes: u32,
+    options: PoolOptions,
+}
+
+#[derive(Default)]
 pub struct Naive {
     pub config: PyTorchConfig,
     pub regions: Vec<Region>,
     pub reserved_peak: u64,
     pub retries: u64,
+    pub ooms: u64,
+    pub rejections: u64,
+    pub synchronized: u64,
+    pub device: (u64, u64),
     next_at: u64,
     clock: u64,
-    searches: [u64; 2],
+    made: u64,
+    searches: BTreeMap<(u16, bool), u64>,
+    pools: BTreeMap<u16, Pool>,
+    captures: u32,
+    /// Streams recorded for a block: whether one of them was recorded outside of captures.
+    shared: BTreeMap<u32, bool>,
+    waiting: Vec<u32>,
+    /// How many of them, the first ones, are done.
+    done: usize,
+    deferred: Vec<u32>,
+    asked: Vec<u32>,
+}
+
+/// A request on its way.
+#[derive(Clone, Copy)]
+struct Ask {
+    size: u64,
+    home: Home,
+    expandable: bool,
+    capturing: bool,
 }
 
 impl Naive {
     pub fn new(config: PyTorchConfig) -> Self {
-        Naive {
-            config,
-            regions: Vec::new(),
-            reserved_peak: 0,
-            retries: 0,
-            next_at: 0x7000_0000_0000,
-            clock: 0,
-            searches: [0; 2],
-        }
+        Naive { config, next_at: 0x7000_0000_0000, ..Naive::default() }
     }
 
     pub fn reserved(&self) -> u64 {
         self.pieces().filter(|p| p.kind != Kind::Unmapped).map(|p| p.size).sum()
     }
 
-    pub fn allocated(&self) -> u64 {
-        self.pieces().filter(|p| matches!(p.kind, Kind::Used(_))).map(|p| p.size).sum()
-    }
-
-    pub fn requested(&self) -> u64 {
-        self.pieces().filter(|p| matches!(p.kind, Kind::Used(_))).map(|p| p.requested).sum()
-    }
-
-    pub fn inactive_split(&self) -> u64 {
-        let split = self.regions.iter().filter(|r| r.pieces.len() > 1);
-        split.flat_map(|r| &r.pieces).filter(|p| p.kind == Kind::Free).map(|p| p.size).sum()
+    /// Size and request of the blocks of small or large pools that `which` takes, and how many they are.
+    pub fn sum(&self, small: bool, which: impl Fn(&Region, &Piece) -> bool) -> (u64, u64, u64) {
+        let mut sum = (0, 0, 0);
+        for region in self.regions.iter().filter(|r| r.home.1 == small) {
+            for piece in region.pieces.iter().filter(|p| which(region, p)) {
+                sum = (sum.0 + piece.size, sum.1 + piece.requested, sum.2 + 1);
+            }
+        }
+        sum
     }
 
     pub fn pieces(&self) -> impl Iterator<Item = &Piece> {
@@ -81,31 +117,58 @@ impl Naive {
         self.clock
     }
 
+    fn capturing(&self, pool: u16) -> bool {
+        let routed = pool != 0 || self.pools.values().any(|p| p.routes > 0);
+        self.captures > 0 || self.config.captures == CaptureRule::AnyRouting && routed
+    }
+
+    pub fn begin(&mut self, pool: u16) {
+        let entry = self.pools.entry(pool).or_default();
+        entry.users += 1;
+        entry.routes += 1;
+    }
+
+    pub fn end(&mut self, pool: u16) {
+        self.pools.get_mut(&pool).unwrap().routes -= 1;
+    }
+
+    pub fn leave(&mut self, pool: u16) {
+        self.pools.get_mut(&pool).unwrap().users -= 1;
+    }
+
+    pub fn capture(&mut self, begins: bool) {
+        self.captures = if begins { self.captures + 1 } else { self.captures - 1 };
+    }
+
+    pub fn options(&mut self, pool: u16, options: PoolOptions) {
+        self.pools.get_mut(&pool).unwrap().options = options;
+    }
+
     /// The address of the new block, or `None` when out of memory.
-    pub fn malloc(&mut self, owner: u32, requested: u64, stream: u16) -> Option<u64> {
+    pub fn malloc(&mut self, owner: u32, requested: u64, stream: u16, pool: u16) -> Option<u64> {
+        let capturing = self.capturing(pool);
+        if !capturing {
+            self.start_deferred();
+            if self.config.pending_frees == PendingFrees::NextRequest {
+                self.done = self.waiting.len();
+            }
+            let rest = self.waiting.split_off(std::mem::take(&mut self.done));
+            self.finish_waiting();
+            self.waiting = rest;
+        }
         let size = self.config.rounded(Bytes::new(requested)).get();
-        let small = size <= MIB;
-        self.searches[usize::from(!small)] += 1;
-        let found = self.search(size, small, stream).or_else(|| {
-            self.collect();
-            self.driver(size, small, stream)
-                .or_else(|| {
-                    self.release_oversize(size, small, stream)
-                        .then(|| self.driver(size, small, stream))
-                        .flatten()
-                })
-                .or_else(|| {
-                    self.flush();
-                    self.retries += 1;
-                    self.driver(size, small, stream)
-                })
-        });
+        let home = (pool, size <= MIB, stream);
+        let mut ask = Ask { size, home, expandable: self.config.expandable_segments, capturing };
+        let found = self.search(ask).or_else(|| self.get_more(&mut ask));
         self.reserved_peak = self.reserved_peak.max(self.reserved());
         let (r, p) = found?;
         let born = self.tick();
+        let no_split = self.pools.get(&ask.home.0).is_some_and(|pool| pool.options.no_split);
         let pieces = &mut self.regions[r].pieces;
         let rest = pieces[p].size - size;
-        let split = if small || self.config.expandable_segments {
+        let split = if no_split {
+            false
+        } else if ask.home.1 || ask.expandable {
             rest > 0
         } else {
             rest > MIB && self.config.max_split_size.is_none_or(|m| size < m.get())
@@ -124,98 +187,141 @@ impl Naive {
         Some(at)
     }
 
-    fn search(&self, size: u64, small: bool, stream: u16) -> Option<(usize, usize)> {
-        let mut all = Vec::new();
-        for (r, region) in self.regions.iter().enumerate() {
-            if region.small != small || region.stream != stream {
-                continue;
+    /// Everything after a miss. May send the request to another pool.
+    fn get_more(&mut self, ask: &mut Ask) -> Option<(usize, usize)> {
+        self.collect();
+        let rejections = self.rejections;
+        let mut found = self.driver(*ask);
+        if found.is_none() && self.rejections == rejections && ask.home.0 == 0 {
+            let mut helpers: Vec<u16> = self.pools.keys().copied().collect();
+            helpers.retain(|p| self.pools[p].options.use_on_oom);
+            for pool in helpers {
+                let home = (pool, ask.home.1, ask.home.2);
+                let other = Ask { home, expandable: false, ..*ask };
+                if let Some(found) = self.search(other) {
+                    *ask = other;
+                    return Some(found);
+                }
             }
+        }
+        if found.is_none() && self.rejections == rejections && self.release_oversize(*ask) {
+            found = self.driver(*ask);
+        }
+        if found.is_none() && self.rejections == rejections && !ask.capturing {
+            self.flush_unless(false);
+            self.retries += 1;
+            found = self.driver(*ask);
+        }
+        self.ooms += u64::from(found.is_none() && self.rejections == rejections);
+        found
+    }
+
+    fn search(&mut self, ask: Ask) -> Option<(usize, usize)> {
+        *self.searches.entry((ask.home.0, ask.home.1)).or_default() += 1;
+        let mut all = Vec::new();
+        for (r, region) in self.regions.iter().enumerate().filter(|(_, r)| r.home == ask.home) {
             for (p, piece) in region.pieces.iter().enumerate() {
-                if piece.kind == Kind::Free && piece.size >= size {
-                    let tie = self.tie(piece);
+                if piece.kind == Kind::Free && piece.size >= ask.size {
                     let beyond = match region.pieces.get(p + 1) {
                         Some(n) if n.kind == Kind::Unmapped => n.size,
                         _ => 0,
                     };
-                    all.push((piece.size, tie, r, p, piece.size + beyond));
+                    let (tie, reach) = (self.tie(region, piece), piece.size + beyond);
+                    all.push((piece.size, tie, r, p, reach, region.expandable));
                 }
             }
         }
         all.sort();
-        let mut best = all.first()?;
-        if self.config.expandable_segments {
+        let mut best = *all.first()?;
+        if best.5 && !ask.expandable {
+            best = *all.iter().find(|one| !one.5)?;
+        } else if best.5 {
             for next in &all[1..] {
-                if next.4 >= best.4 {
+                if !best.5 || next.4 >= best.4 {
                     break;
                 }
-                best = next;
+                best = *next;
             }
         }
         if let Some(max) = self.config.max_split_size {
             let slack = self.config.max_non_split_rounding.get();
-            if size < max.get() && best.0 >= max.get() {
+            if ask.size < max.get() && best.0 >= max.get() {
                 return None;
             }
-            if size >= max.get() && best.0 >= size + slack {
+            if ask.size >= max.get() && best.0 >= ask.size + slack {
                 return None;
             }
         }
         Some((best.2, best.3))
     }
 
-    fn driver(&mut self, size: u64, small: bool, stream: u16) -> Option<(usize, usize)> {
-        let bytes = if small {
+    fn driver(&mut self, ask: Ask) -> Option<(usize, usize)> {
+        let bytes = if ask.home.1 {
             2 * MIB
-        } else if size < 10 * MIB {
+        } else if ask.size < 10 * MIB {
             self.config.large_segment.get()
         } else {
-            size.div_ceil(2 * MIB) * 2 * MIB
+            ask.size.div_ceil(2 * MIB) * 2 * MIB
         };
         if self.config.memory_limit.is_some_and(|l| self.reserved() + bytes > l.get()) {
             return None;
         }
-        if self.config.expandable_segments {
-            return self.expand(size, small, stream);
+        if self.config.reject_above.is_some_and(|l| self.reserved() + bytes > l.get()) {
+            self.rejections += 1;
+            return None;
+        }
+        if ask.expandable {
+            return self.expand(ask);
         }
         if self.config.capacity.is_some_and(|c| self.reserved() + bytes > c.get()) {
             return None;
         }
-        let (at, born) = (self.next_at, self.tick());
+        self.device.0 += 1;
+        let at = self.next_at;
         self.next_at += bytes;
-        let freed = self.searches[usize::from(!small)];
-        let piece = Piece { at, size: bytes, kind: Kind::Free, requested: 0, born, freed };
-        self.regions.push(Region { small, stream, pieces: vec![piece] });
-        Some((self.regions.len() - 1, 0))
+        Some((self.region(ask.home, at, bytes, Kind::Free, false), 0))
     }
 
-    fn expand(&mut self, size: u64, small: bool, stream: u16) -> Option<(usize, usize)> {
-        let page = if small { 2 * MIB } else { self.config.large_segment.get() };
-        let (r, start) = self.run(size, small, stream).unwrap_or_else(|| {
-            let device = self.config.capacity.map_or(1 << 42, Bytes::get);
-            let bytes = (device + device / 8).max(size).div_ceil(page) * page;
-            let at = self.next_at.div_ceil(page) * page;
-            self.next_at = (at + bytes).div_ceil(2 * MIB) * 2 * MIB;
-            let born = self.tick();
-            let kind = Kind::Unmapped;
-            let piece = Piece { at, size: bytes, kind, requested: 0, born, freed: 0 };
-            self.regions.push(Region { small, stream, pieces: vec![piece] });
-            (self.regions.len() - 1, 0)
-        });
+    fn region(&mut self, home: Home, at: u64, size: u64, kind: Kind, expandable: bool) -> usize {
+        let page = if home.1 { 2 * MIB } else { self.config.large_segment.get() };
+        let freed = self.age(home);
+        let (born, requested) = (self.tick(), 0);
+        self.made += 1;
+        let pieces = vec![Piece { at, size, kind, requested, born, freed }];
+        self.regions.push(Region { home, expandable, pieces, made: self.made, page });
+        self.regions.len() - 1
+    }
+
+    fn age(&self, home: Home) -> u64 {
+        self.searches.get(&(home.0, home.1)).copied().unwrap_or(0)
+    }
+
+    fn expand(&mut self, ask: Ask) -> Option<(usize, usize)> {
+        let page = if ask.home.1 { 2 * MIB } else { self.config.large_segment.get() };
+        let (r, mut at) = match self.run(ask) {
+            Some(found) => found,
+            None => {
+                let device = self.config.capacity.map_or(1 << 42, Bytes::get);
+                let size = (device + device / 8).max(ask.size).div_ceil(page) * page;
+                let start = self.next_at.div_ceil(page) * page;
+                self.next_at = (start + size).div_ceil(2 * MIB) * 2 * MIB;
+                (self.region(ask.home, start, size, Kind::Unmapped, true), 0)
+            }
+        };
         // Bring the run to the front of one growing free piece at index `at`.
-        let mut at = start;
         if self.regions[r].pieces[at].kind == Kind::Unmapped {
-            at = self.map(r, at, size, page)?;
+            at = self.map(r, at, ask.size)?;
         }
-        while self.regions[r].pieces[at].size < size {
-            let missing = size - self.regions[r].pieces[at].size;
-            at = self.map(r, at + 1, missing, page)?;
+        while self.regions[r].pieces[at].size < ask.size {
+            let missing = ask.size - self.regions[r].pieces[at].size;
+            at = self.map(r, at + 1, missing)?;
         }
         Some((r, at))
     }
 
-    fn run(&self, size: u64, small: bool, stream: u16) -> Option<(usize, usize)> {
+    fn run(&self, ask: Ask) -> Option<(usize, usize)> {
         let mut order: Vec<usize> = (0..self.regions.len())
-            .filter(|r| self.regions[*r].small == small && self.regions[*r].stream == stream)
+            .filter(|r| self.regions[*r].home == ask.home && self.regions[*r].expandable)
             .collect();
         order.sort_by_key(|r| self.regions[*r].pieces[0].at);
         for r in order {
@@ -225,9 +331,9 @@ impl Naive {
                     continue;
                 }
                 let start = if p > 0 && pieces[p - 1].kind == Kind::Free { p - 1 } else { p };
-                let usable =
-                    pieces[start..].iter().take_while(|p| !matches!(p.kind, Kind::Used(_)));
-                if usable.map(|p| p.size).sum::<u64>() >= size {
+                let usable = (pieces[start..].iter())
+                    .take_while(|p| matches!(p.kind, Kind::Free | Kind::Unmapped));
+                if usable.map(|p| p.size).sum::<u64>() >= ask.size {
                     return Some((r, start));
                 }
             }
@@ -235,8 +341,8 @@ impl Naive {
         None
     }
 
-    fn map(&mut self, r: usize, p: usize, bytes: u64, page: u64) -> Option<usize> {
-        let piece = self.regions[r].pieces[p].clone();
+    fn map(&mut self, r: usize, p: usize, bytes: u64) -> Option<usize> {
+        let (piece, page) = (self.regions[r].pieces[p].clone(), self.regions[r].page);
         let mapped = bytes.min(piece.size).div_ceil(page) * page;
         if self.config.capacity.is_some_and(|c| self.reserved() + mapped > c.get()) {
             return None;
@@ -246,11 +352,12 @@ impl Naive {
             let rest = Piece { at: piece.at + mapped, size: piece.size - mapped, born, ..piece };
             self.regions[r].pieces.insert(p + 1, rest);
         }
-        let small = self.regions[r].small;
+        let freed = self.age(self.regions[r].home);
         let piece = &mut self.regions[r].pieces[p];
         piece.size = mapped;
         piece.kind = Kind::Free;
-        piece.freed = self.searches[usize::from(!small)];
+        piece.freed = freed;
+        self.device.0 += 1;
         // Pages count from here on, even if the request fails in the end and they are given back.
         self.reserved_peak = self.reserved_peak.max(self.reserved());
         Some(self.merge(r, p))
@@ -272,16 +379,84 @@ impl Naive {
         p
     }
 
+    fn find(&self, kind: &Kind) -> Option<(usize, usize)> {
+        self.regions.iter().enumerate().find_map(|(r, region)| {
+            region.pieces.iter().position(|p| p.kind == *kind).map(|p| (r, p))
+        })
+    }
+
+    /// Another stream uses a block.
+    pub fn record(&mut self, owner: u32, stream: u16) {
+        let (r, _) = self.find(&Kind::Used(owner)).unwrap();
+        if self.regions[r].home.2 != stream {
+            let outside = !self.capturing(0);
+            *self.shared.entry(owner).or_default() |= outside;
+        }
+    }
+
     pub fn free(&mut self, owner: u32) {
-        for r in 0..self.regions.len() {
-            let wanted = Kind::Used(owner);
-            if let Some(p) = self.regions[r].pieces.iter().position(|p| p.kind == wanted) {
-                let freed = self.searches[usize::from(!self.regions[r].small)];
-                self.regions[r].pieces[p].kind = Kind::Free;
-                self.regions[r].pieces[p].freed = freed;
-                self.merge(r, p);
-                return;
+        if self.shared.contains_key(&owner) {
+            self.pend(owner);
+            if self.capturing(0) {
+                self.deferred.push(owner);
+            } else {
+                self.shared.remove(&owner);
+                self.wait(owner);
             }
+        } else {
+            self.complete(owner);
+        }
+    }
+
+    /// A free that says itself when it completes, with [`complete`](Self::complete).
+    pub fn ask_free(&mut self, owner: u32) {
+        self.shared.remove(&owner);
+        self.pend(owner);
+        self.asked.push(owner);
+    }
+
+    fn pend(&mut self, owner: u32) {
+        let (r, p) = self.find(&Kind::Used(owner)).unwrap();
+        self.regions[r].pieces[p].kind = Kind::Pending(owner);
+    }
+
+    fn wait(&mut self, owner: u32) {
+        match self.config.pending_frees {
+            PendingFrees::Immediate => self.complete(owner),
+            _ => self.waiting.push(owner),
+        }
+    }
+
+    fn start_deferred(&mut self) {
+        for owner in std::mem::take(&mut self.deferred) {
+            match self.shared.remove(&owner) {
+                Some(true) => self.wait(owner),
+                _ => self.complete(owner),
+            }
+        }
+    }
+
+    /// The streams are done with what waits now; the next request will see it.
+    pub fn finish_streams(&mut self) {
+        self.done = self.waiting.len();
+    }
+
+    fn finish_waiting(&mut self) {
+        self.done = 0;
+        for owner in std::mem::take(&mut self.waiting) {
+            self.complete(owner);
+        }
+    }
+
+    /// A block becomes free; nothing happens to one that is free already.
+    pub fn complete(&mut self, owner: u32) {
+        self.asked.retain(|asked| *asked != owner);
+        let found = self.find(&Kind::Used(owner)).or_else(|| self.find(&Kind::Pending(owner)));
+        if let Some((r, p)) = found {
+            let freed = self.age(self.regions[r].home);
+            self.regions[r].pieces[p].kind = Kind::Free;
+            self.regions[r].pieces[p].freed = freed;
+            self.merge(r, p);
         }
     }
 
@@ -293,13 +468,12 @@ impl Naive {
         };
         let threshold = (t * limit.get() as f64) as u64;
         let reserved = self.reserved();
-        if reserved <= threshold || self.config.expandable_segments {
+        if reserved <= threshold {
             return;
         }
-        let (target, now, mut freed) = (reserved - threshold, self.searches[1], 0);
+        let (target, now, mut freed) = (reserved - threshold, self.age((0, false, 0)), 0);
         loop {
-            let whole =
-                |r: &Region| !r.small && r.pieces.len() == 1 && r.pieces[0].kind == Kind::Free;
+            let whole = |r: &Region| (r.home.0, r.home.1) == (0, false) && r.whole();
             let ages: Vec<u64> =
                 self.regions.iter().filter(|r| whole(r)).map(|r| now - r.pieces[0].freed).collect();
             if freed >= target || ages.is_empty() {
@@ -309,63 +483,84 @@ impl Naive {
             self.regions.retain(|r| {
                 let old = whole(r) && (now - r.pieces[0].freed) as f64 >= mean;
                 freed += if old { r.pieces[0].size } else { 0 };
+                self.device.1 += u64::from(old);
                 !old
             });
         }
     }
 
-    fn release_oversize(&mut self, size: u64, small: bool, stream: u16) -> bool {
+    fn release_oversize(&mut self, ask: Ask) -> bool {
         let Some(max) = self.config.max_split_size else { return false };
-        let key = size.max(max.get());
+        let key = ask.size.max(max.get());
         let mut free: Vec<(u64, u64, usize)> = Vec::new();
-        for (r, region) in self.regions.iter().enumerate() {
-            if region.small == small && region.stream == stream {
-                for p in region.pieces.iter().filter(|p| p.kind == Kind::Free) {
-                    free.push((p.size, self.tie(p), r));
-                }
+        for (r, region) in self.regions.iter().enumerate().filter(|(_, r)| r.home == ask.home) {
+            for p in region.pieces.iter().filter(|p| p.kind == Kind::Free) {
+                free.push((p.size, self.tie(region, p), r));
             }
         }
         free.sort();
-        let whole =
-            |r: usize| self.regions[r].pieces.len() == 1 && !self.config.expandable_segments;
+        let first = free.iter().position(|f| f.0 >= key);
         let mut gone = Vec::new();
         let mut released = 0;
-        let enough = if let Some(one) =
-            free.iter().find(|f| f.0 >= key && !self.config.expandable_segments)
-        {
-            if whole(one.2) {
-                gone.push(one.2);
+        let enough = match first {
+            Some(one) if !self.regions[free[one].2].expandable => {
+                gone.extend(self.regions[free[one].2].whole().then_some(free[one].2));
+                !gone.is_empty()
             }
-            !gone.is_empty()
-        } else {
-            for one in free.iter().rev() {
-                if released >= key || one.0 < max.get() {
-                    break;
+            _ => {
+                for one in free[..first.unwrap_or(free.len())].iter().rev() {
+                    if released >= key || one.0 < max.get() {
+                        break;
+                    }
+                    if self.regions[one.2].whole() {
+                        gone.push(one.2);
+                        released += one.0;
+                    }
                 }
-                if whole(one.2) {
-                    gone.push(one.2);
-                    released += one.0;
-                }
+                released >= key
             }
-            released >= key
         };
         gone.sort();
         for r in gone.into_iter().rev() {
+            self.device.1 += 1;
             self.regions.remove(r);
         }
         enough
     }
 
     pub fn flush(&mut self) {
-        if !self.config.expandable_segments {
-            self.regions.retain(|r| r.pieces.len() > 1 || r.pieces[0].kind != Kind::Free);
-            return;
+        self.flush_unless(self.capturing(0));
+    }
+
+    fn flush_unless(&mut self, capturing: bool) {
+        if !capturing {
+            self.synchronized += 1;
+            self.start_deferred();
+            self.finish_waiting();
+            for owner in std::mem::take(&mut self.asked) {
+                self.complete(owner);
+            }
         }
+        let may = |pool: u16| {
+            let unused = self.pools.get(&pool).is_some_and(|p| p.users == 0);
+            if pool == 0 { !capturing } else { unused }
+        };
+        self.device.1 += self.regions.iter().filter(|r| may(r.home.0) && r.whole()).count() as u64;
+        self.regions.retain(|r| !(may(r.home.0) && r.whole()));
         // In the order of torch's free lists: it decides which left-over end is the older block.
         let mut order = Vec::new();
-        for region in &self.regions {
+        for region in self.regions.iter().filter(|r| may(r.home.0) && r.expandable) {
             for piece in region.pieces.iter().filter(|p| p.kind == Kind::Free) {
-                order.push((!region.small, region.stream, piece.size, self.tie(piece), piece.at));
+                let (pool, small, stream) = region.home;
+                let large_first = if pool == 0 { small } else { !small };
+                order.push((
+                    pool,
+                    large_first,
+                    stream,
+                    piece.size,
+                    self.tie(region, piece),
+                    piece.at,
+                ));
             }
         }
         order.sort();
@@ -389,9 +584,11 @@ impl Naive {
 
     /// Gives back the whole pages of a free piece; whether there were any.
     fn unmap(&mut self, r: usize, p: usize) -> bool {
-        let page = if self.regions[r].small { 2 * MIB } else { self.config.large_segment.get() };
+        let page = self.regions[r].page;
         let piece = self.regions[r].pieces[p].clone();
-        let (start, end) = (piece.at.div_ceil(page) * page, (piece.at + piece.size) / page * page);
+        let base = self.regions[r].pieces[0].at;
+        let (from, to) = (piece.at - base, piece.at + piece.size - base);
+        let (start, end) = (base + from.div_ceil(page) * page, base + to / page * page);
         if start >= end {
             return false;
         }
@@ -409,13 +606,15 @@ impl Naive {
         }
         self.regions[r].pieces.splice(p..=p, parts);
         self.merge(r, p + middle);
+        self.device.1 += 1;
         true
     }
 
-    fn tie(&self, piece: &Piece) -> u64 {
+    fn tie(&self, region: &Region, piece: &Piece) -> u64 {
         match self.config.tie_break {
             TieBreak::LowestAddress => piece.at,
             TieBreak::OldestBlock => piece.born,
+            TieBreak::OldestSegment => (region.made << 44) + piece.at - region.pieces[0].at,
         }
     }
 }
