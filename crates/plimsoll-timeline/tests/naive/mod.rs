@@ -70,8 +70,8 @@ pub struct Naive {
     searches: BTreeMap<(u16, bool), u64>,
     pools: BTreeMap<u16, Pool>,
     captures: u32,
-    /// Streams recorded for a block: whether one of them was recorded outside of captures.
-    shared: BTreeMap<u32, bool>,
+    /// Streams recorded for a block, and whether that happened during a capture.
+    shared: BTreeMap<u32, BTreeMap<u16, bool>>,
     waiting: Vec<u32>,
     /// How many of them, the first ones, are done.
     done: usize,
@@ -389,8 +389,8 @@ impl Naive {
     pub fn record(&mut self, owner: u32, stream: u16) {
         let (r, _) = self.find(&Kind::Used(owner)).unwrap();
         if self.regions[r].home.2 != stream {
-            let outside = !self.capturing(0);
-            *self.shared.entry(owner).or_default() |= outside;
+            let capturing = self.capturing(0);
+            *self.shared.entry(owner).or_default().entry(stream).or_default() |= capturing;
         }
     }
 
@@ -429,9 +429,11 @@ impl Naive {
 
     fn start_deferred(&mut self) {
         for owner in std::mem::take(&mut self.deferred) {
-            match self.shared.remove(&owner) {
-                Some(true) => self.wait(owner),
-                _ => self.complete(owner),
+            let streams = self.shared.remove(&owner).unwrap_or_default();
+            if streams.values().any(|captured| !captured) {
+                self.wait(owner);
+            } else {
+                self.complete(owner);
             }
         }
     }
