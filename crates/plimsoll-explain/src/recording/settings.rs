@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use plimsoll_formats::snapshot::{
     Action, BlockState, Segment, SegmentKind, Settings, Snapshot, TraceEvent, Writer,
 };
-use plimsoll_timeline::{PyTorchConfig, RoundupDivisions, TieBreak};
+use plimsoll_timeline::{PyTorchConfig, RoundupDivisions};
 use plimsoll_units::Bytes;
 
 use super::remark::{Remark, grouped};
@@ -23,7 +23,12 @@ pub(super) fn recorded_config(
     device: u32,
     events: &[TraceEvent],
 ) -> (PyTorchConfig, Vec<Remark>) {
-    let mut config = PyTorchConfig::default();
+    // A file of 2.13 looks like one of 2.12.
+    let mut config = match snapshot.writer {
+        Writer::V2_14 => PyTorchConfig::for_torch(2, 14),
+        Writer::V2_12 => PyTorchConfig::for_torch(2, 12),
+        _ => PyTorchConfig::default(),
+    };
     let mut remarks = Vec::new();
     match &snapshot.settings {
         Some(settings) => state(&mut config, settings),
@@ -31,10 +36,6 @@ pub(super) fn recorded_config(
             "the file has no allocator settings (they came with torch 2.3): torch's defaults are assumed",
         )),
     }
-    config.tie_break = match snapshot.writer {
-        Writer::V2_12 | Writer::V2_14 => TieBreak::OldestBlock,
-        _ => TieBreak::LowestAddress,
-    };
     let expandable = snapshot.segments.iter().any(|s| s.device == device && s.expandable)
         || events.iter().any(|e| e.action == Action::SegmentMap);
     if expandable && !config.expandable_segments {

@@ -322,7 +322,7 @@ impl<'r> Exactness<'r, '_> {
     fn why(&self, kind: DepartureKind) -> String {
         let recording = self.recording;
         let config = &recording.config;
-        let text = if config.tie_break == plimsoll_timeline::TieBreak::OldestBlock {
+        let text = if config.tie_break != plimsoll_timeline::TieBreak::LowestAddress {
             "from torch 2.12 on, free blocks of one size are taken by age, and the file does not hold the age of blocks that existed before the recording"
         } else if config.garbage_collection_threshold.is_some() && config.memory_limit.is_none() {
             "garbage_collection_threshold is set, and the memory limit that it works with is not in the file"

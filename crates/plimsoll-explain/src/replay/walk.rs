@@ -93,6 +93,8 @@ pub(super) fn walk<D: Driver>(
             }
             Event::BeginPool(pool) => torch.begin_pool(pool),
             Event::EndPool(pool) => torch.end_pool(pool),
+            Event::BeginCapture => torch.begin_capture(),
+            Event::EndCapture => torch.end_capture(),
             Event::ReleasePool(pool) => torch.release_pool(pool),
         }
         if !observer.after(torch, step, result) {

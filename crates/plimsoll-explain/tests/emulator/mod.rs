@@ -226,6 +226,7 @@ impl Process {
             annotations: Vec::new(),
             writer: match config.tie_break {
                 TieBreak::OldestBlock => Writer::V2_12,
+                TieBreak::OldestSegment => Writer::V2_14,
                 TieBreak::LowestAddress => Writer::V2_10,
             },
             host_segments: Vec::new(),
