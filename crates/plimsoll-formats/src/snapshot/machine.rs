@@ -4,11 +4,12 @@
 //! Containers are *open* while they may still be filled. Their items wait in one buffer that works as a stack. As
 //! soon as a container is consumed by another, or the next item of its list begins, it is closed: it becomes a row
 //! or an interned id, and the memo entry that pointed at it is changed to that. So nothing of the file's size is
-//! held but rows, and eight bytes for every memo entry.
+//! held but rows, and four bytes for every memo entry.
 
 use std::io::Read;
 
 use super::input::Input;
+use super::memo::Memo;
 use super::rows::{Shape, Tables};
 use super::source::Source;
 use super::value::{self, Value};
@@ -41,7 +42,7 @@ pub(super) struct Machine<R> {
     stack: Vec<Value>,
     /// Heights of the stack where a MARK was put.
     marks: Vec<usize>,
-    memo: Vec<Value>,
+    memo: Memo,
     open: Vec<Open>,
     held: Vec<Value>,
     opcode: u8,
@@ -65,7 +66,7 @@ impl<R: Read> Machine<Source<R>> {
             tables: Tables::new(),
             stack: Vec::new(),
             marks: Vec::new(),
-            memo: Vec::new(),
+            memo: Memo::default(),
             open: Vec::new(),
             held: Vec::new(),
             opcode: 0,
@@ -212,8 +213,8 @@ impl<R: Read> Machine<Source<R>> {
     fn look_at_memory(&mut self) -> Result<(), FormatError> {
         self.look = self.at + LOOK;
         let Some(packed) = self.input.reader().compressed_bytes() else { return Ok(()) };
-        let values = self.memo.len() + self.stack.len() + self.held.len();
-        let value = 8 * values as u64 + self.tables.bytes();
+        let values = self.stack.len() + self.held.len();
+        let value = (8 * values + self.memo.bytes()) as u64 + self.tables.bytes();
         let limit = packed.saturating_mul(HELD_PER_BYTE).saturating_add(HELD);
         if value > limit {
             let what = "content for its compressed size, in bytes:";
@@ -292,7 +293,7 @@ impl<R: Read> Machine<Source<R>> {
 
     #[inline]
     fn get(&mut self, at: u32) -> Result<(), FormatError> {
-        let v = self.memo.get(at as usize).copied().unwrap_or(Value::NOTHING);
+        let v = self.memo.get(at as usize);
         let v = match v.tag() {
             value::NOTHING => return Err(self.fault("there is no such memo entry")),
             value::OPEN => self.close(v.place() as usize)?,
@@ -327,10 +328,7 @@ impl<R: Read> Machine<Source<R>> {
         if at as u64 >= self.at {
             return Err(self.fault("a memo entry far beyond those before it"));
         }
-        if at > self.memo.len() {
-            self.memo.resize(at + 1, Value::NOTHING);
-        }
-        self.memo[at] = kept;
+        self.memo.set(at, kept);
         Ok(())
     }
 
@@ -393,9 +391,7 @@ impl<R: Read> Machine<Source<R>> {
         open.closed = v;
         for memo in std::iter::once(&open.memo).chain(&open.more) {
             // The entry may have been written anew since.
-            if let Some(entry) = self.memo.get_mut(*memo as usize).filter(|e| **e == handle) {
-                *entry = v;
-            }
+            self.memo.replace(*memo as usize, handle, v);
         }
         Ok(v)
     }

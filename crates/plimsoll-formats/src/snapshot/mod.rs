@@ -4,12 +4,17 @@
 //! of times. Events are rows of fixed size. What the file does not say is absent, never guessed; what it says and
 //! this reader does not know is kept by name.
 
+#[cfg(any(test, feature = "synthesize"))]
+mod build;
 mod finish;
 mod input;
 mod intern;
 mod lists;
 mod machine;
+mod memo;
 mod page;
+#[cfg(test)]
+mod round_trip;
 mod rows;
 mod source;
 mod table;
@@ -17,21 +22,27 @@ mod table;
 mod tests;
 mod value;
 mod words;
+#[cfg(any(test, feature = "synthesize"))]
+mod write;
 
 use std::io::Read;
 
 use crate::FormatError;
 
+#[cfg(any(test, feature = "synthesize"))]
+pub use build::Builder;
 pub use table::{
     Action, Annotation, Block, BlockState, EventExtra, ExtraId, Frame, FrameId, FxNode, NameId,
     Names, PoolId, Segment, SegmentKind, Settings, Snapshot, Stack, StackId, Stacks, Stage,
     StreamId, Trace, TraceEvent, UnknownKey, Writer,
 };
+#[cfg(any(test, feature = "synthesize"))]
+pub use write::{Dialect, WriteOptions, write};
 
 /// Reads a snapshot: a pickle of protocol 2 to 5, as it is, packed with gzip or zstd, or in a page that
 /// `torch.cuda._memory_viz` wrote. The reader is taken from its first byte; it is buffered here.
 ///
-/// Memory is about 40 bytes an event and 8 bytes a memo entry, whatever the text's size. A file that ends too early
+/// Memory is about 40 bytes an event and 4 bytes a memo entry, whatever the text's size. A file that ends too early
 /// is read as far as it goes: see [`Snapshot::cut_at`].
 ///
 /// # Errors

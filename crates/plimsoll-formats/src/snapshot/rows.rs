@@ -261,7 +261,7 @@ impl Tables {
     }
 
     #[inline]
-    fn stream(&mut self, v: Value) -> StreamId {
+    pub(super) fn stream(&mut self, v: Value) -> StreamId {
         let raw = self.bits(v);
         if raw == 0 {
             return StreamId(0);
@@ -445,7 +445,7 @@ impl Tables {
         Ok(Value::new(value::EVENT, id))
     }
 
-    fn extra(&mut self, extra: EventExtra) -> ExtraId {
+    pub(super) fn extra(&mut self, extra: EventExtra) -> ExtraId {
         if let Some(id) = self.extra_ids.get(&extra) {
             return ExtraId(*id);
         }
