@@ -1,11 +1,13 @@
 //! Automation for the repository: `cargo xtask COMMAND`. One module for each command.
 
 mod references;
+mod synthesize;
 mod validate;
 
 use std::process::ExitCode;
 
-const COMMANDS: &str = "references, validate, fit-intervals, validate-serving, validate-llamacpp";
+const COMMANDS: &str =
+    "references, synthesize-snapshot, validate, fit-intervals, validate-serving, validate-llamacpp";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -15,6 +17,7 @@ fn main() -> ExitCode {
     };
     let result = match command {
         "references" => references::write(rest),
+        "synthesize-snapshot" => synthesize::run(rest),
         "validate" => validate::run(rest),
         "fit-intervals" => validate::fit::run(rest),
         "validate-serving" => validate::engines::serving(rest),
