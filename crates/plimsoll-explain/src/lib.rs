@@ -3,19 +3,25 @@
 //! are read into figures. What comes out is findings: sentences with their numbers that a person can act on.
 
 mod finding;
+mod findings;
 mod place;
 mod recording;
 mod replay;
 mod tune;
 
 pub use finding::{Figure, Finding, Value, Weight};
+pub use findings::{
+    CategoryShare, Doing, ExplainOptions, Explanation, FailedRequest, Fragmentation, FreePart,
+    InUse, Leak, Live, NamedShare, Outside, Pinned, Rule, Run, Snapshotted, StackShare, StepRule,
+    Steps, Unusable, explain,
+};
 pub use place::Place;
 pub use recording::{
     RecordedCall, RecordedOom, Recording, RecordingError, Remark, RemarkKind, StartBlock,
     StartSegment, devices, recording,
 };
 pub use replay::{
-    Compared, Departure, DepartureKind, ExactReplay, Failure, Moment, Peaks, StartState, WhatIf,
-    replay_exact, what_if,
+    Compared, CurvePoint, Departure, DepartureKind, ExactReplay, Failure, Moment, Peaks,
+    StartState, WhatIf, replay_exact, what_if,
 };
 pub use tune::{Candidate, TuneOptions, Tuning, tune};

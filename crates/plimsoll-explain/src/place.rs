@@ -18,8 +18,9 @@ const PYTHON_TEXTS: [&str; 5] =
 
 /// C++ functions that every stack has between the operator and the allocator, or around the operator: they tell
 /// nothing.
-const PLUMBING: [&str; 20] = [
+const PLUMBING: [&str; 22] = [
     "CUDACachingAllocator",
+    "torch::unwind",
     "CapturedTraceback",
     "at::detail::empty",
     "at::detail::_empty",
@@ -28,7 +29,8 @@ const PLUMBING: [&str; 20] = [
     "c10::OperatorHandle",
     "at::native::empty",
     "at::(anonymous namespace)::create_out",
-    "at::(anonymous namespace)::wrapper_",
+    "::wrapper_CUDA",
+    "at::_ops::new_empty",
     "set_output_raw_strided",
     "at::TensorIteratorBase::",
     "at::_ops::empty",
@@ -168,7 +170,7 @@ fn stem(path: &str) -> &str {
 }
 
 /// A C++ function without its parameters.
-fn short_function(function: &str) -> &str {
+pub(crate) fn short_function(function: &str) -> &str {
     // The first parenthesis that does not belong to `(anonymous namespace)`.
     let mut from = 0;
     while let Some(at) = function[from..].find('(').map(|at| from + at) {

@@ -3,12 +3,13 @@
 
 use plimsoll_formats::snapshot;
 use plimsoll_timeline::{
-    BlockHandle, BlockState, DriverCall, DriverEvent, Event, LayoutBlock, LayoutSegment,
+    BlockHandle, BlockState, DriverCall, DriverEvent, Event, Layout, LayoutBlock, LayoutSegment,
     OutOfMemory, PyTorchAllocator, TensorId,
 };
 use plimsoll_units::Bytes;
 use serde::Serialize;
 
+use super::curve::{Curve, CurvePoint};
 use super::script::Script;
 use super::start::as_recorded;
 use super::walk::{Observer, Peaks, Step, usage, walk};
@@ -94,14 +95,33 @@ pub struct Departure {
 
 /// Replays a recording under its own settings.
 pub fn replay_exact(recording: &Recording<'_>) -> ExactReplay {
+    measure(recording).exact
+}
+
+/// A replay under the recorded settings, and what it shows of every block and moment.
+pub(crate) struct Measured {
+    pub exact: ExactReplay,
+    /// Size of each tensor's block, rounding and slack included; zero where it got none.
+    pub sizes: Vec<Bytes>,
+    pub curve: Vec<CurvePoint>,
+}
+
+/// [`replay_exact`] with what the findings need.
+pub(crate) fn measure(recording: &Recording<'_>) -> Measured {
     let script = Script::new(&recording.driver);
     let started = as_recorded(recording, recording.config.clone(), script);
+    let mut sizes = vec![Bytes::ZERO; recording.timeline.allocations().len()];
+    for (size, block) in sizes.iter_mut().zip(&recording.start_blocks) {
+        *size = block.size;
+    }
     let mut observer = Exactness {
         recording,
         peaks: Peaks::default(),
         compared: Compared::default(),
         departures: Vec::new(),
         count: 0,
+        sizes,
+        curve: Curve::new(recording.timeline.events().len()),
     };
     let (mut torch, blocks) = match started {
         Ok(started) => started,
@@ -116,7 +136,7 @@ pub fn replay_exact(recording: &Recording<'_>) -> ExactReplay {
     walk(recording, &mut torch, blocks, &mut observer);
     observer.compare_end(&torch.layout().segments);
     let end = usage(&torch);
-    ExactReplay {
+    let exact = ExactReplay {
         exact: observer.count == 0,
         departures: observer.departures,
         departures_in_all: observer.count,
@@ -126,6 +146,73 @@ pub fn replay_exact(recording: &Recording<'_>) -> ExactReplay {
         reserved_at_end: end.reserved,
         allocated_at_end: end.allocated,
         retries: torch.statistics().num_alloc_retries,
+    };
+    let curve = observer.curve.finish(recording);
+    Measured { exact, sizes: observer.sizes, curve }
+}
+
+/// What the allocator holds right after a timeline event, or just before a request that failed; `None` where the
+/// start state is none that it can have.
+pub(crate) fn layout_at(recording: &Recording<'_>, until: Until) -> Option<Layout> {
+    let script = Script::new(&recording.driver);
+    let (mut torch, blocks) = as_recorded(recording, recording.config.clone(), script).ok()?;
+    let mut observer = Stop { recording, until, layout: None };
+    if until != Until::Start {
+        walk(recording, &mut torch, blocks, &mut observer);
+    }
+    Some(observer.layout.unwrap_or_else(|| torch.layout()))
+}
+
+/// Where a replay stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// Before the first event.
+    Start,
+    /// After a timeline event.
+    Event(u32),
+    /// When a request has failed, by index: what could be given back was given back.
+    Failed(usize),
+    /// After the last event.
+    End,
+}
+
+struct Stop<'r, 's> {
+    recording: &'r Recording<'s>,
+    until: Until,
+    layout: Option<Layout>,
+}
+
+impl<'r> Observer<Script<'r>> for Stop<'r, '_> {
+    fn before(&mut self, torch: &mut PyTorchAllocator<Script<'r>>, step: Step) {
+        torch
+            .driver_mut()
+            .begin(trace_index(self.recording, step), matches!(step, Step::Failed(_)));
+    }
+
+    fn after(
+        &mut self,
+        torch: &mut PyTorchAllocator<Script<'r>>,
+        step: Step,
+        _result: Result<(), OutOfMemory>,
+    ) -> bool {
+        let here = match (step, self.until) {
+            (Step::Event(index, _), Until::Event(at)) => index == at,
+            (Step::Failed(index), Until::Failed(at)) => index == at,
+            _ => false,
+        };
+        if here {
+            self.layout = Some(torch.layout());
+        }
+        !here
+    }
+}
+
+fn trace_index(recording: &Recording<'_>, step: Step) -> u32 {
+    match step {
+        Step::Event(index, _) => {
+            recording.trace_index.get(index as usize).copied().unwrap_or(u32::MAX)
+        }
+        Step::Failed(at) => recording.ooms.get(at).map_or(u32::MAX, |oom| oom.trace_index),
     }
 }
 
@@ -149,6 +236,8 @@ struct Exactness<'r, 's> {
     compared: Compared,
     departures: Vec<Departure>,
     count: u64,
+    sizes: Vec<Bytes>,
+    curve: Curve,
 }
 
 impl<'r> Observer<Script<'r>> for Exactness<'r, '_> {
@@ -161,9 +250,12 @@ impl<'r> Observer<Script<'r>> for Exactness<'r, '_> {
         &mut self,
         torch: &PyTorchAllocator<Script<'r>>,
         event: u32,
-        _id: TensorId,
+        id: TensorId,
         block: &BlockHandle,
     ) {
+        if let Some(size) = self.sizes.get_mut(id.0 as usize) {
+            *size = torch.block_size(block);
+        }
         let index = self.trace_index(Step::Event(event, Event::EmptyCache));
         let recorded = self.recording.events().get(index as usize).map_or(0, |e| e.address);
         let address = torch.address(block);
@@ -184,7 +276,11 @@ impl<'r> Observer<Script<'r>> for Exactness<'r, '_> {
             Step::Event(index, _) => Some(index),
             Step::Failed(_) => None,
         };
-        self.peaks.note(event, usage(torch));
+        let usage = usage(torch);
+        self.peaks.note(event, usage);
+        if let Some(event) = event {
+            self.curve.note(event, usage);
+        }
         let departs = match (step, result) {
             (Step::Failed(_), Ok(())) => {
                 Some(("out of memory".to_owned(), "the request was served".to_owned()))
@@ -206,12 +302,7 @@ impl<'r> Observer<Script<'r>> for Exactness<'r, '_> {
 
 impl<'r> Exactness<'r, '_> {
     fn trace_index(&self, step: Step) -> u32 {
-        match step {
-            Step::Event(index, _) => {
-                self.recording.trace_index.get(index as usize).copied().unwrap_or(u32::MAX)
-            }
-            Step::Failed(at) => self.recording.ooms.get(at).map_or(u32::MAX, |o| o.trace_index),
-        }
+        trace_index(self.recording, step)
     }
 
     fn compare_driver(&mut self, torch: &PyTorchAllocator<Script<'r>>, step: Step) {
