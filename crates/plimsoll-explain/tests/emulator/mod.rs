@@ -1,11 +1,15 @@
 //! A process that records a snapshot: random requests on the allocator, its events written down as torch writes
 //! them, from some moment on. The tests then know what the recording cannot say.
 
+#![expect(dead_code, reason = "every test file uses another part")]
+
+pub mod program;
+
 use std::collections::BTreeMap;
 
 use plimsoll_formats::snapshot::{
-    Action, Block, BlockState, EventExtra, ExtraId, Names, PoolId, Segment, SegmentKind, Settings,
-    Snapshot, StackId, Stacks, StreamId, Trace, TraceEvent, Writer,
+    Action, Block, BlockState, Builder, ExtraId, PoolId, Segment, SegmentKind, Settings, Snapshot,
+    StackId, StreamId, Trace, TraceEvent, Writer,
 };
 use plimsoll_timeline::{
     self as timeline, BlockHandle, Device, DriverCall, DriverLog, Layout, PoolKind,
@@ -36,6 +40,8 @@ struct Live {
     requested: u64,
     stream: u16,
     pool: u16,
+    stack: StackId,
+    tag: usize,
 }
 
 /// The process.
@@ -49,6 +55,11 @@ pub struct Process {
     streams: u16,
     /// For whom ranges were got from the driver: first address, stream, pool.
     owners: BTreeMap<u64, (u16, u16)>,
+    /// The stack of what happens now; tests of laws do not look at its frames.
+    stack: StackId,
+    /// Microseconds since 1970, 0 for none.
+    now: u64,
+    made: usize,
 }
 
 /// The stack of every request; nobody looks at its frames.
@@ -83,6 +94,9 @@ impl Process {
             pools: 1,
             streams: 1,
             owners: BTreeMap::new(),
+            stack: REQUEST,
+            now: 0,
+            made: 0,
         }
     }
 
@@ -98,9 +112,38 @@ impl Process {
         }
     }
 
+    /// From now on, everything happens on this stack.
+    pub fn at(&mut self, stack: StackId) {
+        self.stack = stack;
+    }
+
+    /// From now on, events have times, one microsecond apart.
+    pub fn set_time(&mut self, now: u64) {
+        self.now = now;
+    }
+
+    /// The time of the last event.
+    pub fn time(&self) -> u64 {
+        self.now
+    }
+
+    /// Allocates on the default stream; a tag to free it by, `None` where memory ran out.
+    pub fn malloc(&mut self, size: u64) -> Option<usize> {
+        self.alloc(size, 0, 0).then(|| self.made - 1)
+    }
+
+    /// Frees by tag, now or when another stream is done with it.
+    pub fn free(&mut self, tag: usize, later: bool) {
+        if let Some(at) = self.live.iter().position(|live| live.tag == tag) {
+            self.step(if later { Op::FreeLater(at) } else { Op::Free(at) });
+        }
+    }
+
     fn step(&mut self, op: Op) {
         match op {
-            Op::Alloc(size, stream, pool) => self.alloc(size, stream, pool),
+            Op::Alloc(size, stream, pool) => {
+                self.alloc(size, stream, pool);
+            }
             Op::Free(n) if !self.live.is_empty() => {
                 let freed = self.live.swap_remove(n % self.live.len());
                 self.write_free(Action::FreeRequested, &freed);
@@ -123,15 +166,15 @@ impl Process {
                 self.torch.empty_cache();
                 self.write_synchronized();
                 self.write_driver(0, 0);
-                for event in &mut self.events[begin..] {
-                    event.stack = EMPTY_CACHE;
+                if self.stack == REQUEST {
+                    self.events[begin..].iter_mut().for_each(|event| event.stack = EMPTY_CACHE);
                 }
             }
             Op::Free(_) | Op::FreeLater(_) | Op::Complete(_) => {}
         }
     }
 
-    fn alloc(&mut self, size: u64, stream: u16, pool: u16) {
+    fn alloc(&mut self, size: u64, stream: u16, pool: u16) -> bool {
         self.pools = self.pools.max(pool + 1);
         self.streams = self.streams.max(stream + 1);
         let synchronized = self.torch.statistics().num_sync_all_streams;
@@ -144,17 +187,32 @@ impl Process {
         match result {
             Ok(block) => {
                 let address = self.torch.address(&block);
-                let live = Live { block, address, requested: size, stream, pool };
+                let stack = if self.recording { self.stack } else { StackId::NONE };
+                let tag = self.made;
+                self.made += 1;
+                let live = Live { block, address, requested: size, stream, pool, stack, tag };
                 self.write(Action::Alloc, &live);
                 self.live.push(live);
+                true
             }
-            Err(error) if self.recording => {
-                let free = error.free.unwrap_or_default().get();
-                let rounded = error.rounded.get();
-                self.events.push(event(Action::OutOfMemory, free, rounded, stream, pool));
+            Err(error) => {
+                if self.recording {
+                    let free = error.free.unwrap_or_default().get();
+                    let rounded = error.rounded.get();
+                    self.push(event(Action::OutOfMemory, free, rounded, stream, pool));
+                }
+                false
             }
-            Err(_) => {}
         }
+    }
+
+    /// Writes an event down, on the stack and at the time of now.
+    fn push(&mut self, mut event: TraceEvent) {
+        if self.now > 0 {
+            self.now += 1;
+        }
+        (event.stack, event.time_us) = (self.stack, self.now);
+        self.events.push(event);
     }
 
     /// The allocator waited for every stream: what was pending is free.
@@ -168,13 +226,15 @@ impl Process {
     fn write(&mut self, action: Action, block: &Live) {
         if self.recording {
             let Live { address, requested, stream, pool, .. } = *block;
-            self.events.push(event(action, address, requested, stream, pool));
+            self.push(event(action, address, requested, stream, pool));
         }
     }
 
     fn write_free(&mut self, action: Action, block: &Live) {
         self.write(action, block);
-        if let Some(event) = self.events.last_mut() {
+        if let Some(event) = self.events.last_mut()
+            && self.stack == REQUEST
+        {
             event.stack = FREE;
         }
     }
@@ -199,23 +259,26 @@ impl Process {
                 DriverCall::SegmentUnmap => Action::SegmentUnmap,
                 DriverCall::Refused => continue,
             };
-            self.events.push(event(action, call.address, call.size.get(), stream, pool));
+            self.push(event(action, call.address, call.size.get(), stream, pool));
         }
     }
 
     /// What the process dumps.
     pub fn dump(&self) -> Snapshot {
+        self.dump_into(Builder::new(Writer::Unknown).finish())
+    }
+
+    /// What it dumps, with the names, stacks and scopes of another snapshot.
+    pub fn dump_into(&self, base: Snapshot) -> Snapshot {
+        let stacks: BTreeMap<u64, StackId> =
+            self.live.iter().chain(&self.pending).map(|live| (live.address, live.stack)).collect();
         let config = self.torch.config();
         let mut snapshot = Snapshot {
-            names: Names::default(),
-            frames: Vec::new(),
-            stacks: Stacks::default(),
             streams: (0..u64::from(self.streams)).collect(),
             pools: (0..u64::from(self.pools)).map(|pool| (0, pool)).collect(),
             segments: Vec::new(),
             blocks: Vec::new(),
             traces: vec![Trace { events: self.events.clone(), has_pools: true }],
-            extras: vec![EventExtra::default()],
             settings: Some(Settings {
                 max_split_size: config.max_split_size,
                 garbage_collection_threshold: config.garbage_collection_threshold,
@@ -223,17 +286,12 @@ impl Process {
                 roundup_power2_divisions: Some(config.roundup_power2_divisions.0),
                 ..Settings::default()
             }),
-            annotations: Vec::new(),
             writer: match config.tie_break {
                 TieBreak::OldestBlock => Writer::V2_12,
                 TieBreak::OldestSegment => Writer::V2_14,
                 TieBreak::LowestAddress => Writer::V2_10,
             },
-            host_segments: Vec::new(),
-            host_traces: Vec::new(),
-            cut_at: None,
-            unknown: Vec::new(),
-            remarks: Vec::new(),
+            ..base
         };
         for segment in self.torch.layout().segments {
             let first = snapshot.blocks.len() as u32;
@@ -256,7 +314,7 @@ impl Process {
                     timeline::BlockState::PendingFree => BlockState::PendingFree,
                     timeline::BlockState::Free => BlockState::Free,
                 },
-                stack: StackId::NONE,
+                stack: stacks.get(&block.address).copied().unwrap_or(StackId::NONE),
             }));
             snapshot.segments.push(Segment {
                 device: 0,
