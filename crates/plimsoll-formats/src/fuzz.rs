@@ -5,7 +5,11 @@
 use std::hint::black_box;
 use std::io::Cursor;
 
-use crate::{gguf, hf_config, index, pickle, safetensors, sniff, torch_checkpoint};
+use crate::snapshot::Snapshot;
+use crate::{
+    compressed, gguf, hf_config, index, memory_stats, pickle, profiler, safetensors, snapshot,
+    sniff, torch_checkpoint,
+};
 
 /// Reads the bytes as a safetensors file, as a prefix of one, and as a bare header.
 pub fn fuzz_safetensors(data: &[u8]) {
@@ -65,6 +69,80 @@ pub fn fuzz_json(data: &[u8]) {
     if let Ok(index) = index::parse(data) {
         assert!(index.files().iter().all(|f| !f.starts_with('/') && !f.contains("..")));
     }
+}
+
+/// Reads the bytes as a memory snapshot; every id of one that reads lies in its table.
+pub fn fuzz_snapshot(data: &[u8]) {
+    if let Ok(s) = snapshot::read(data) {
+        check_ids(&s);
+        // A whole file that reads also reads as far as any prefix goes.
+        if s.cut_at.is_none()
+            && let Ok(part) = snapshot::read(&data[..data.len() / 2])
+        {
+            check_ids(&part);
+        }
+    }
+}
+
+fn check_ids(s: &Snapshot) {
+    let stack = |id: snapshot::StackId| {
+        assert!((id.0 as usize) < s.stacks.len());
+        assert!(s.stacks.get(id).iter().all(|f| (f.0 as usize) < s.frames.len()));
+    };
+    let name = |id: snapshot::NameId| assert!((id.0 as usize) < s.names.len());
+    s.frames.iter().for_each(|f| {
+        name(f.file);
+        name(f.function);
+    });
+    for segment in s.segments.iter().chain(&s.host_segments) {
+        assert!(segment.blocks.start <= segment.blocks.end);
+        assert!(segment.blocks.end as usize <= s.blocks.len());
+        assert!((segment.stream.0 as usize) < s.streams.len());
+        assert!((segment.pool.0 as usize) < s.pools.len());
+        stack(segment.stack);
+    }
+    s.blocks.iter().for_each(|b| stack(b.stack));
+    for event in s.traces.iter().chain(&s.host_traces).flat_map(|t| &t.events) {
+        assert!((event.stream.0 as usize) < s.streams.len());
+        assert!((event.pool.0 as usize) < s.pools.len());
+        let extra = &s.extras[event.extra.0 as usize];
+        extra.forward_frames.iter().copied().for_each(name);
+        extra.action.into_iter().for_each(name);
+        stack(event.stack);
+    }
+    s.annotations.iter().for_each(|a| name(a.name));
+}
+
+/// Unpacks the bytes, a few megabytes at most.
+pub fn fuzz_compressed(data: &[u8]) {
+    use std::io::Read;
+    if let Ok(reader) = compressed::open(data) {
+        let plain = reader.compressed_bytes().is_none();
+        let mut out = Vec::new();
+        if reader.take(4 << 20).read_to_end(&mut out).is_ok() && plain {
+            assert_eq!(out, data);
+        }
+    }
+}
+
+/// Reads the bytes as a file of the profiler.
+pub fn fuzz_profiler(data: &[u8]) {
+    match profiler::read(data) {
+        Ok(profiler::Profile::Trace(trace)) => {
+            assert!(trace.events.is_sorted_by_key(|e| e.time_ns));
+            assert!(trace.events.iter().filter_map(|e| e.op).all(|op| op.0 < u32::MAX));
+        }
+        Ok(profiler::Profile::Curve(curve)) => assert_eq!(curve.times_us.len(), curve.bytes.len()),
+        other => drop(black_box(other)),
+    }
+}
+
+/// Reads the bytes as allocator statistics.
+pub fn fuzz_memory_stats(data: &[u8]) {
+    if let Ok(stats) = memory_stats::parse(data) {
+        black_box(stats.other.len());
+    }
+    black_box(memory_stats::is_memory_stats(data));
 }
 
 /// Takes the bytes as names of files, one a line.
@@ -166,6 +244,10 @@ mod tests {
 
     /// Runs `body` over mutations of `seeds`. A reader may hold a fixed amount and a multiple of its input.
     fn check(body: fn(&[u8]), seeds: &[Vec<u8>], rounds: usize) {
+        check_within(body, seeds, rounds, 512 << 10);
+    }
+
+    fn check_within(body: fn(&[u8]), seeds: &[Vec<u8>], rounds: usize, fixed: usize) {
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
         for seed in seeds {
             body(seed);
@@ -175,7 +257,7 @@ mod tests {
                 HELD.with(|held| held.set((0, 0)));
                 body(&data);
                 let most = HELD.with(Cell::get).1 as usize;
-                let bound = (512 << 10) + 200 * data.len();
+                let bound = fixed + 200 * data.len();
                 assert!(most <= bound, "{most} bytes held for {} bytes of input", data.len());
             }
         }
@@ -222,6 +304,67 @@ mod tests {
             br#"{"a": [1, -2.5e3, NaN, null, true, "\u00e9\"", {"b": Infinity}], "c": {}}"#;
         let deep = "[".repeat(300).into_bytes();
         check(fuzz_json, &[config.to_vec(), deep, file("model.safetensors.index.json")], 3000);
+    }
+
+    fn snapshots() -> Vec<Vec<u8>> {
+        use crate::snapshot::{Dialect, WriteOptions, Writer, round_trip, write};
+        let mut seeds = Vec::new();
+        for writer in [Writer::V2_0, Writer::V2_8, Writer::V2_14] {
+            for (dialect, share_frames) in
+                [(Dialect::Python, true), (Dialect::TorchScript, true), (Dialect::Python, false)]
+            {
+                let mut bytes = Vec::new();
+                let options = WriteOptions { dialect, share_frames };
+                write(&round_trip::sample(writer), options, &mut bytes).unwrap();
+                seeds.push(bytes);
+            }
+        }
+        seeds
+    }
+
+    #[test]
+    fn snapshot_stands() {
+        check(fuzz_snapshot, &snapshots(), 3000);
+    }
+
+    #[test]
+    fn compressed_stands() {
+        use std::io::Write;
+        let text = snapshots().concat();
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(&text).unwrap();
+        let zstd = ruzstd::encoding::compress_to_vec(
+            &text[..],
+            ruzstd::encoding::CompressionLevel::Fastest,
+        );
+        let seeds = [gzip.finish().unwrap(), zstd, text[..2000].to_vec()];
+        // A window of zstd may take 128 MiB, whatever the length of the file.
+        check_within(fuzz_compressed, &seeds, 900, 300 << 20);
+        check_within(fuzz_snapshot, &seeds, 300, 300 << 20);
+    }
+
+    #[test]
+    fn profiler_stands() {
+        let event = |name: &str, ts: u32| {
+            format!(
+                r#"{{"ph": "i", "cat": "cpu_op", "name": "{name}", "pid": 1, "tid": 2, "ts": {ts}.5, "dur": 9,
+                "args": {{"Bytes": -512, "Addr": 140000, "Total Allocated": 9, "Device Id": 0, "x": [1]}}}}"#
+            )
+        };
+        let events = [event("aten::mm", 3), event("[memory]", 5), event("[OutOfMemory]", 8)];
+        let trace =
+            format!(r#"{{"baseTimeNanoseconds": 7, "traceEvents": [{}]}}"#, events.join(","));
+        let raw = b"[[-1, 1, 32768, 0], [1796058132855235884, 2, 8192, 2]]";
+        let curve = b"[[10, 20], [[0, 5, 0, 0, 0, 0, 0, 0, 0], [0, 5, 0, 7, 0, 0, 0, 0, 1]]]";
+        check(fuzz_profiler, &[trace.into_bytes(), raw.to_vec(), curve.to_vec()], 3000);
+    }
+
+    #[test]
+    fn memory_stats_stand() {
+        let flat = br#"{"allocated_bytes.all.current": 5, "num_ooms": 0, "max_split_size": -1, "x.y.z": 2}"#;
+        let nested =
+            br#"{"allocated_bytes": {"all": {"current": 5}}, "oversize_segments": {"peak": 1}}"#;
+        check(fuzz_memory_stats, &[flat.to_vec(), nested.to_vec()], 3000);
     }
 
     #[test]

@@ -13,6 +13,8 @@
 //! | [`gguf`] | metadata and tensor table of GGUF files, split files included |
 //! | [`torch_checkpoint`] | `.pt`, `.pth`, `.bin`: tensors found by a symbolic pickle machine |
 //! | [`snapshot`] | memory snapshots of PyTorch |
+//! | [`profiler`] | memory events of torch.profiler's traces, and its memory timelines |
+//! | [`memory_stats`] | the JSON of `torch.cuda.memory_stats()` |
 //! | [`compressed`] | gzip and zstd, unpacked while they are read |
 //! | [`hf_config`] | JSON objects strictly, and which files of a model folder matter |
 //! | [`sniff`] | what a file is, from its first bytes |
@@ -26,7 +28,9 @@ pub mod gguf;
 pub mod hf_config;
 pub mod index;
 mod json;
+pub mod memory_stats;
 mod pickle;
+pub mod profiler;
 pub mod safetensors;
 pub mod snapshot;
 pub mod sniff;

@@ -14,7 +14,7 @@ mod machine;
 mod memo;
 mod page;
 #[cfg(test)]
-mod round_trip;
+pub(crate) mod round_trip;
 mod rows;
 mod source;
 mod table;

@@ -193,6 +193,18 @@ fn build(writer: Writer, segments: &[(u64, Vec<u8>)], traces: &[Vec<Row>]) -> Sn
     b.finish()
 }
 
+/// A small snapshot with a bit of everything that a release writes.
+pub(crate) fn sample(writer: Writer) -> Snapshot {
+    let rows = |n: u64| -> Vec<Row> {
+        (0..n)
+            .map(|k| {
+                (k as usize % 10, 512 * k, 70_000 * k, k as usize % 5, k as usize % 3, k as u8 % 4)
+            })
+            .collect()
+    };
+    build(writer, &[(1, vec![0, 1, 2]), (3, vec![4, 5])], &[rows(12), rows(2)])
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
