@@ -4,6 +4,7 @@
 
 mod finding;
 mod findings;
+mod page;
 mod place;
 mod recording;
 mod replay;
@@ -15,6 +16,7 @@ pub use findings::{
     InUse, Leak, Live, NamedShare, Outside, Pinned, Rule, Run, Snapshotted, StackShare, StepRule,
     Steps, Unusable, explain,
 };
+pub use page::{PageText, page};
 pub use place::Place;
 pub use recording::{
     RecordedCall, RecordedOom, Recording, RecordingError, Remark, RemarkKind, StartBlock,

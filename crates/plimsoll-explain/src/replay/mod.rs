@@ -1,6 +1,7 @@
 //! Replays of a recording: under its own settings, to see that the allocator's rules reproduce it; under others, to
 //! see what they would have changed; under many, to find the best ones.
 
+mod blocks;
 mod curve;
 mod exact;
 mod moment;
@@ -9,6 +10,7 @@ mod start;
 mod walk;
 mod whatif;
 
+pub(crate) use blocks::{Placed, place};
 pub use curve::CurvePoint;
 pub use exact::{Compared, Departure, DepartureKind, ExactReplay, replay_exact};
 pub(crate) use exact::{Until, layout_at, measure};
