@@ -9,6 +9,8 @@ mod curves;
 mod detail;
 mod pack;
 mod scene;
+#[cfg(test)]
+mod tests;
 
 use std::fmt::Write;
 
