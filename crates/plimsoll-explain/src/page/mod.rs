@@ -18,7 +18,9 @@ use plimsoll_units::Bytes;
 use serde::Serialize;
 
 use crate::finding::{Finding, Value};
+use crate::findings::{Doing, Sorted};
 use crate::recording::Recording;
+use crate::replay::place;
 use curves::Curves;
 use scene::Scene;
 
@@ -49,11 +51,14 @@ pub struct PageText {
 /// # }
 /// ```
 pub fn page(recording: &Recording<'_>, text: &PageText) -> String {
-    let scene = Scene::new(recording);
+    let placed = place(recording);
+    let sizes = placed.blocks.iter().map(|(_, size)| Bytes::new(*size)).collect();
+    let sorted = Sorted::new(recording, sizes);
+    let scene = Scene::new(&sorted, &placed);
     let curves = curves::curves(&scene);
     let pieces = detail::pieces(&scene);
     let keys = detail::keys(&scene);
-    let head = head(recording, text, &scene, &curves);
+    let head = head(&sorted, text, &scene, &curves);
     // Angle brackets would end the script element that holds the JSON.
     let head = serde_json::to_string(&head).unwrap_or_default().replace('<', "\\u003c");
 
@@ -155,24 +160,36 @@ struct Mark {
     text: String,
 }
 
+/// A run of events in a word.
+const fn word_of(doing: Doing) -> &'static str {
+    match doing {
+        Doing::Forward => "forward",
+        Doing::Backward => "backward",
+        Doing::Optimizer => "optimizer",
+        Doing::Load => "load",
+        _ => "",
+    }
+}
+
 /// Times kept for the axis.
 const TIMES: u32 = 512;
 
 fn head<'a>(
-    recording: &Recording<'_>,
+    sorted: &Sorted<'_, '_>,
     text: &'a PageText,
     scene: &'a Scene,
     curves: &'a Curves,
 ) -> Head<'a> {
+    let recording = sorted.recording;
     let marks = recording.ooms.iter().map(|oom| Mark {
         event: oom.event,
         kind: "oom",
         text: format!("out of memory: {} asked for, {} free", oom.rounded, oom.device_free),
     });
-    let phases = recording.timeline.phases().iter().map(|phase| Mark {
-        event: phase.first_event,
-        kind: "phase",
-        text: format!("{}, step {}", phase.kind.label(), phase.step),
+    let runs = sorted.runs.iter().map(|run| Mark {
+        event: run.first,
+        kind: "run",
+        text: word_of(run.doing).to_owned(),
     });
     Head {
         title: &text.title,
@@ -210,7 +227,7 @@ fn head<'a>(
         ranges: (scene.ranges.iter())
             .map(|range| (format!("{:#x}", range.address), range.size, range.at))
             .collect(),
-        marks: marks.chain(phases).collect(),
+        marks: marks.chain(runs).collect(),
         times: times(recording, scene.events),
     }
 }

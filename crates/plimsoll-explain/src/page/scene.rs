@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use plimsoll_formats::snapshot::{Snapshot, StackId};
 use plimsoll_timeline::{Category, Event};
 
+use crate::findings::Sorted;
 use crate::place;
-use crate::recording::Recording;
-use crate::replay::{Placed, place as place_blocks};
+use crate::replay::Placed;
 
 /// Bytes that the page counts in.
 pub(super) const UNIT: u64 = 512;
@@ -69,11 +69,11 @@ pub(super) struct Scene {
 const MOST_FRAMES: usize = 64;
 
 impl Scene {
-    pub fn new(recording: &Recording<'_>) -> Scene {
-        let placed = place_blocks(recording);
+    pub fn new(sorted: &Sorted<'_, '_>, placed: &Placed) -> Scene {
+        let recording = sorted.recording;
         let timeline = &recording.timeline;
         let events = timeline.events().len() as u32;
-        let ranges = ranges(&placed);
+        let ranges = ranges(placed);
         let mut scene = Scene {
             events,
             row: ranges.last().map_or(0, |r: &Range| r.at + (r.size / UNIT) as u32),
@@ -93,7 +93,7 @@ impl Scene {
                 death: events,
                 at: scene.place_of(address),
                 size: u32::try_from(size.div_ceil(UNIT)).unwrap_or(u32::MAX),
-                group: groups.of(stack, tensor.category),
+                group: groups.of(stack, sorted.categories.of[index].0),
                 from_start: index < existing,
             });
         }
