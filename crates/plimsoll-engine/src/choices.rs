@@ -166,6 +166,7 @@ words!(Optimizer, "optimizer", [
 
 words!(OptimizerForm, "optimizer form", [
     "foreach" => OptimizerForm::Foreach, "a temporary as large as all parameters (PyTorch's default on GPUs)";
+    "foreach-twice" ["foreach-2.0"] => OptimizerForm::ForeachTwice, "two such temporaries, as PyTorch had it before 2.1";
     "loop" ["for-loop"] => OptimizerForm::Loop, "one parameter at a time";
     "fused" => OptimizerForm::Fused, "one kernel, no temporaries";
     "in-backward" ["in_backward"] => OptimizerForm::InBackward, "the update runs inside backward; no full set of gradients exists";
@@ -220,7 +221,9 @@ words!(Stack, "stack", [
 
 words!(Loss, "loss", [
     "cross-entropy" ["ce"] => Loss::CrossEntropy, "cross_entropy as the stack writes it (Transformers upcasts logits to f32)";
+    "returned" => Loss::Returned, "cross_entropy on f32 logits that the model returns and the loop keeps";
     "fused-linear" ["liger", "cce"] => Loss::FusedLinear, "fused linear and cross-entropy: no logits";
+    "vocabulary-parallel" ["megatron"] => Loss::VocabularyParallel, "Megatron's loss, in place on an f32 copy of the logits";
     "fused" => Loss::Fused, "fused cross-entropy on existing logits";
     "classification" => Loss::Classification, "one class per sequence";
 ],
@@ -289,6 +292,7 @@ words!(ZeroStage, "data-parallel sharding", [
 
 words!(PipelineSchedule, "pipeline schedule", [
     "1f1b" => PipelineSchedule::OneFOneB, "one forward, one backward";
+    "device-map" ["naive"] => PipelineSchedule::DeviceMap, "one micro-batch through layers dealt by size (device_map=\"auto\")";
     "gpipe" => PipelineSchedule::GPipe, "all forwards, then all backwards";
 ],
     const FORMS: &'static [(&'static str, &'static str)] = &[("interleaved:CHUNKS", "so many model chunks per rank")];

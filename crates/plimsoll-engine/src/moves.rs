@@ -120,7 +120,7 @@ fn kernels(t: &Training) -> Vec<Level> {
 
 fn loss(job: &Job, t: &Training) -> Vec<Level> {
     let kind = job.model.as_ref().map(|m| m.architecture.kind);
-    if t.loss != Loss::CrossEntropy || kind != Some(ModelKind::CausalLm) {
+    if !matches!(t.loss, Loss::CrossEntropy | Loss::Returned) || kind != Some(ModelKind::CausalLm) {
         return Vec::new();
     }
     vec![
@@ -139,7 +139,7 @@ fn optimizer_form(job: &Job, t: &Training) -> Vec<Level> {
         t.optimizer,
         Optimizer::Adam | Optimizer::AdamW | Optimizer::Sgd | Optimizer::Momentum
     );
-    if adam && t.optimizer_form == OptimizerForm::Foreach {
+    if adam && matches!(t.optimizer_form, OptimizerForm::Foreach | OptimizerForm::ForeachTwice) {
         levels.push(train(1, "fused optimizer", "--optimizer-form fused", |t| {
             t.optimizer_form = OptimizerForm::Fused;
         }));

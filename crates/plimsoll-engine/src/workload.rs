@@ -3,7 +3,7 @@
 
 use plimsoll_estimate::request::{
     Inference, LlamaCpp, Lora, LoraServing, Loss, Method, Offload, OffloadPlan, Precision,
-    Reinforcement, Serving, Sglang, Strategy, Training, Version, Vllm, WeightQuantization,
+    Reinforcement, Serving, Sglang, Stack, Strategy, Training, Version, Vllm, WeightQuantization,
     Workload, ZeroStage,
 };
 use plimsoll_units::{Bytes, DType};
@@ -132,6 +132,7 @@ fn training(t: &TrainRequest) -> Result<Training, EngineError> {
     let pick = |value: Option<u64>, option: &str, default: u64| {
         positive(option, value).map(|n| n.unwrap_or(default))
     };
+    let stack = choice(&t.stack, defaults.stack);
     Ok(Training {
         method,
         precision,
@@ -144,12 +145,14 @@ fn training(t: &TrainRequest) -> Result<Training, EngineError> {
         accumulation: pick(t.accumulate, "--accumulate", defaults.accumulation)?,
         attention: choice(&t.attention, defaults.attention),
         loss: loss(t)?,
-        stack: choice(&t.stack, defaults.stack),
+        stack,
         zero_grad: choice(&t.zero_grad, defaults.zero_grad),
         scope: choice(&t.scope, defaults.scope),
         compile: t.compile,
         dropout: !t.no_dropout,
         ema: t.ema,
+        // Their launchers say so.
+        expandable_segments: matches!(stack, Stack::Torchtitan | Stack::Torchtune),
         reinforcement,
     })
 }

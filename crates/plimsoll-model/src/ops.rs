@@ -65,6 +65,9 @@ pub enum Op {
         /// On an F32 copy.
         upcast: bool,
     },
+    /// Cross-entropy on logits whose vocabulary is sharded over tensor ranks, composed of operators (PyTorch's
+    /// `loss_parallel`).
+    ShardedCrossEntropy,
     /// Log-softmax and negative log likelihood over pieces of the logits: what a piece needs on top exists once at a time.
     ChunkedCrossEntropy {
         /// Tokens per piece.
@@ -276,6 +279,17 @@ pub fn rule(block: &Block, node: &Node) -> Rule {
             gradient: Some(Gradient::InPlace),
             ..Rule::default()
         },
+        // torch/distributed/tensor/parallel/loss.py: forward holds the shifted logits and their exponentials before the
+        // log-probabilities; backward the one-hot gradient and its sum with the probabilities, `(g + exp(x)) * grad`.
+        Op::ShardedCrossEntropy => {
+            let full = || extra(value(0).shape.clone(), DType::F32);
+            Rule {
+                saved: vec![full()],
+                forward_scratch: vec![full()],
+                backward_scratch: vec![full(), full()],
+                ..Rule::default()
+            }
+        }
         Op::ChunkedCrossEntropy { chunk, recomputes: true, .. } => {
             let piece = Shape::new([chunk.clone(), value(0).shape.last()]);
             Rule {
@@ -341,14 +355,26 @@ fn linear_rule(
     let weight: Option<&BlockParam> = node.params.first().map(|p| &block.params[p.0 as usize]);
     let weight_as =
         |dtype: DType| extra(Shape::from([weight.map_or(0, |w| w.tensor_elements)]), dtype);
+    let packed = linear.dequantize.zip(weight.filter(|w| is_packed(w.dtype)));
     // bitsandbytes' 4-bit product keeps its input although the weight does not learn (MatMul4Bit).
-    let mut rule = Rule::saves(u32::from(learns || linear.dequantize.is_some() && input_grad));
+    let keeps = linear.dequantize.is_some() && packed.is_none() && input_grad;
+    let mut rule = Rule::saves(u32::from(learns || keeps));
     if let Some(dtype) = linear.weight_cast {
         // The cast weight is what the product keeps for the input's gradient.
         let shape = Shape::from([weight.map_or(0, |w| w.elements)]);
         rule.saved.push(Extra { shape, dtype, weight_cast: true });
     }
-    if let Some(dtype) = linear.dequantize {
+    if let Some((dtype, weight)) = packed {
+        // GPTQ layers that train (AutoGPTQ, qlinear_cuda_old.py) unpack with torch operators, 32-bit words first, and
+        // multiply with `matmul`, which keeps the unpacked matrix for the input's gradient.
+        let matrix = weight_as(dtype);
+        let codes = extra(Shape::from([weight.tensor_elements.saturating_mul(3)]), DType::U8);
+        rule.forward_scratch.push(codes);
+        match input_grad {
+            true => rule.saved.push(matrix),
+            false => rule.forward_scratch.push(matrix),
+        }
+    } else if let Some(dtype) = linear.dequantize {
         rule.forward_scratch.push(weight_as(dtype));
         if input_grad {
             rule.backward_scratch.push(weight_as(dtype));
@@ -361,6 +387,11 @@ fn linear_rule(
         rule.backward_scratch.push(weight_as(DType::F8E4M3));
     }
     rule
+}
+
+/// Integer codes in 32-bit words with scales by group.
+fn is_packed(dtype: DType) -> bool {
+    matches!(dtype, DType::Int4G128 | DType::Int8G128)
 }
 
 /// flash-attention 2 backward allocates an F32 accumulator of dQ (rows padded to 128), the row sums of dO·O, and,

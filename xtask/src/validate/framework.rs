@@ -62,9 +62,21 @@ pub struct Entry {
     /// The ZeRO stage of its script for full fine-tuning.
     #[serde(default)]
     pub full_zero: Option<u64>,
-    /// The year from which `compile` covers the loss as well.
+    /// The ZeRO stage of its script for adapters on quantized models, where a row says that DeepSpeed ran it.
     #[serde(default)]
-    pub compiled_loss_from: Option<u64>,
+    pub quantized_zero: Option<u64>,
+    /// Gradients are there when the measured step begins: its profiler counts them among the model states.
+    #[serde(default)]
+    pub keeps_gradients: bool,
+    /// The month (`2025-04`) from which `compile` covers the loss as well.
+    #[serde(default)]
+    pub compiled_loss_from: Option<String>,
+    /// The month until which the loop keeps F32 logits that the model returns.
+    #[serde(default)]
+    pub returned_until: Option<String>,
+    /// The month from which its launcher asks for expandable segments.
+    #[serde(default)]
+    pub expandable_from: Option<String>,
 }
 
 impl Entry {
@@ -89,6 +101,7 @@ impl Entry {
         match fused {
             true => OptimizerForm::Fused,
             false if before_torch_2(row) => OptimizerForm::Loop,
+            false if version.contains("torch 2.0") => OptimizerForm::ForeachTwice,
             false => OptimizerForm::Foreach,
         }
     }
@@ -121,6 +134,29 @@ pub fn year(row: &Row) -> Option<u64> {
     stated.or_else(|| Some(released(after(&text, "torch 2.")?)))
 }
 
+/// Whether the version of a row is of that month (`2025-04`) or later; a version that states a year only counts as late in
+/// it. Without a month nothing is.
+pub fn since(row: &Row, month: Option<&str>) -> bool {
+    let Some((Some(year), Some(month))) = month.map(parts) else { return false };
+    let text = row.lower("version");
+    let stated =
+        (0..text.len()).filter_map(|at| text.get(at..at + 7)).find_map(|t| match parts(t) {
+            (Some(y), Some(m)) if (2015..2100).contains(&y) => Some((y, m)),
+            _ => None,
+        });
+    match stated {
+        Some(stated) => stated >= (year, month),
+        None => self::year(row).is_some_and(|y| y >= year),
+    }
+}
+
+/// `2025-04` as numbers.
+fn parts(text: &str) -> (Option<u64>, Option<u64>) {
+    let (year, month) = text.split_once('-').unwrap_or((text, ""));
+    let whole = |t: &str, digits| (t.len() == digits).then(|| t.parse().ok()).flatten();
+    (whole(year, 4), whole(month, 2))
+}
+
 /// The year of torch 2.`minor`.
 fn released(minor: u64) -> u64 {
     match minor {
@@ -138,4 +174,28 @@ pub fn before_torch_2(row: &Row) -> bool {
     let old_torch =
         ["torch 0.", "torch 1.", "pytorch 0.", "pytorch 1."].iter().any(|t| text.contains(t));
     old_torch || year(row).is_some_and(|y| y <= 2022)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn months_of_versions() {
+        for (version, month, expect) in [
+            ("torchtitan 2025-03", Some("2025-04"), false),
+            ("torchtitan 2025-04", Some("2025-04"), true),
+            ("torch 1963fc8 (2024-12-23)", Some("2024-11"), true),
+            ("torchtitan 2024-06", Some("2024-07"), false),
+            // A year alone counts as late in it.
+            ("2025", Some("2025-04"), true),
+            ("torch 2.4", Some("2025-04"), false),
+            ("", Some("2025-04"), false),
+            ("torchtitan 2025-04", None, false),
+        ] {
+            let value = serde_json::json!({ "version": version });
+            let row = Row::new(&value).unwrap();
+            assert_eq!(since(&row, month), expect, "{version} {month:?}");
+        }
+    }
 }

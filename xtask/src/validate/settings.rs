@@ -245,12 +245,15 @@ pub fn loss(row: &Row, entry: Option<&Entry>, stack: Stack, tokens: u64) -> Loss
     if text.is_empty() {
         entry.map_or("", |e| e.loss.as_str()).clone_into(&mut text);
     }
-    let since = entry.and_then(|e| e.compiled_loss_from);
-    let compiled =
-        compile(row) && since.zip(framework::year(row)).is_some_and(|(since, year)| year >= since);
+    let month = |pick: fn(&Entry) -> &Option<String>| entry.and_then(|e| pick(e).as_deref());
+    let compiled = compile(row) && framework::since(row, month(|e| &e.compiled_loss_from));
+    let until = month(|e| &e.returned_until);
+    let returned = until.is_some() && !framework::since(row, until);
     let config = row.lower("framework_config");
     if any(&text, &["fused linear", "liger", "cut cross"]) || config.contains("liger") {
         Loss::FusedLinear
+    } else if text.contains("vocabulary-parallel") {
+        Loss::VocabularyParallel
     } else if text.contains("chunked") {
         // torchtune and torchtitan split into eight.
         Loss::Chunked { tokens: tokens.div_ceil(8) }
@@ -260,6 +263,8 @@ pub fn loss(row: &Row, entry: Option<&Entry>, stack: Stack, tokens: u64) -> Loss
         // Fine-tuning scripts chunk head and loss by 128 tokens, pretraining does neither.
         let whole = row.lower("task").contains("pretrain");
         Loss::Chunked { tokens: if whole { tokens } else { 128 } }
+    } else if returned {
+        Loss::Returned
     } else {
         Loss::CrossEntropy
     }
@@ -517,9 +522,6 @@ pub fn micro_batch(row: &Row, stages: u64, entry: Option<&Entry>) -> Result<(u64
         let micro = (local / pieces.max(1)).max(1);
         return Ok((micro, local / micro));
     }
-    // Through layers dealt to devices one micro-batch passes at a time.
-    let dealt = row.get("sharding").is_some_and(Value::is_string) && stages > 1;
-    let accumulation = if dealt { 1 } else { accumulation };
     if let Some(batch) = row.whole("micro_batch").or(row.whole("local_batch")) {
         if stages > 1
             && let Some(global) =

@@ -68,10 +68,10 @@ pub fn layout(row: &Row, layers: u64) -> Result<(Sharding, Option<String>), Stri
     let Some(map) = row.get("sharding").and_then(Value::as_object) else {
         let text = row.lower("sharding");
         if text.contains("naive") || text.contains("device_map") {
-            // A device_map deals layers to devices; one micro-batch passes through them, and the fullest is reported.
+            // One micro-batch passes through the devices, and the fullest is reported.
             sharding.pipeline = row.whole("n_gpus").or_else(|| before(&text, "gpu")).unwrap_or(2);
-            sharding.schedule = PipelineSchedule::GPipe;
-            let note = "layers split over devices taken as a pipeline of one micro-batch";
+            sharding.schedule = PipelineSchedule::DeviceMap;
+            let note = "layers dealt to devices by size";
             return Ok((sharding, Some(note.to_owned())));
         }
         if !(text.is_empty() || text == "none" || text == "false") {

@@ -3,7 +3,9 @@
 use plimsoll_catalog::machines::{Machine, parse_machine};
 use plimsoll_catalog::overheads::{communicator_bytes, context_bytes};
 use plimsoll_estimate::interval::{self, Counter};
-use plimsoll_estimate::request::{Method, Stack, Strategy, Training, ZeroGrad, ZeroStage};
+use plimsoll_estimate::request::{
+    Method, OptimizerForm, Stack, Strategy, Training, ZeroGrad, ZeroStage,
+};
 use plimsoll_estimate::{Device, Estimate, Spread, training};
 use plimsoll_units::Bytes;
 use serde_json::Value;
@@ -53,9 +55,17 @@ pub fn request(row: &Row) -> Result<Request, String> {
     let (mut layout, note) = sharding::layout(row, layers)?;
     layout.loss_parallel |= layout.tensor > 1 && entry.is_some_and(|e| e.loss_parallel);
     layout.bucket_view |= entry.is_some_and(|e| e.reduces_in_place);
-    let zero = entry.and_then(|e| e.full_zero).filter(|_| method == Method::Full);
-    if zero.is_some() && layout.data == 1 {
-        layout.zero = ZeroStage::Three;
+    let zero = entry.and_then(|e| match &method {
+        Method::Full => e.full_zero,
+        Method::Lora(l) if l.base.is_some() && settings::deepspeed(row) => e.quantized_zero,
+        _ => None,
+    });
+    if layout.data == 1 {
+        layout.zero = match zero {
+            Some(2) => ZeroStage::Two,
+            Some(3) => ZeroStage::Three,
+            _ => layout.zero,
+        };
     }
     sharding::frozen_parts(row, &mut layout, method != Method::Full);
     notes.extend(note);
@@ -67,6 +77,8 @@ pub fn request(row: &Row) -> Result<Request, String> {
     let stack = settings::stack(row, entry);
     let full = method == Method::Full;
     let (optimizer, form) = settings::optimizer(row, entry)?;
+    // DeepSpeed replaces AdamW by its FusedAdam.
+    let form = if zero.is_some() { OptimizerForm::Fused } else { form };
     let device = device(
         row,
         [layout.data, layout.tensor, layout.pipeline, layout.context]
@@ -80,7 +92,9 @@ pub fn request(row: &Row) -> Result<Request, String> {
         &method,
         &layout,
     );
-    let keeps = stack == Stack::Megatron || framework::before_torch_2(row);
+    let keeps = stack == Stack::Megatron
+        || framework::before_torch_2(row)
+        || entry.is_some_and(|e| e.keeps_gradients);
     let zero_grad = if keeps { ZeroGrad::Keep } else { ZeroGrad::AfterStep };
     let training = Training {
         method,
@@ -100,6 +114,8 @@ pub fn request(row: &Row) -> Result<Request, String> {
         compile: settings::compile(row),
         dropout: true,
         ema: false,
+        expandable_segments: entry
+            .is_some_and(|e| framework::since(row, e.expandable_from.as_deref())),
         reinforcement: None,
     };
     let strategy = Strategy {

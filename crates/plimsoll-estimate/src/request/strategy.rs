@@ -133,6 +133,8 @@ pub enum PipelineSchedule {
     GPipe,
     /// One forward, one backward.
     OneFOneB,
+    /// One micro-batch at a time through layers that Accelerate deals to devices by size (`device_map="auto"`).
+    DeviceMap,
     /// Several model chunks per rank.
     Interleaved {
         /// Chunks per rank.

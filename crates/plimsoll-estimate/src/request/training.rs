@@ -39,6 +39,8 @@ pub struct Training {
     pub dropout: bool,
     /// A copy of the weights kept for averaging, in F32.
     pub ema: bool,
+    /// PyTorch's allocator grows expandable segments (`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`).
+    pub expandable_segments: bool,
     /// Extra models of a reinforcement-learning step.
     pub reinforcement: Option<Reinforcement>,
 }
@@ -64,6 +66,7 @@ impl Default for Training {
             compile: false,
             dropout: true,
             ema: false,
+            expandable_segments: false,
             reinforcement: None,
         }
     }
@@ -246,6 +249,8 @@ pub enum OptimizerForm {
     Loop,
     /// `foreach`: a temporary as large as all parameters.
     Foreach,
+    /// `foreach` as PyTorch had it before 2.1: two such temporaries.
+    ForeachTwice,
     /// One kernel, no temporaries.
     Fused,
     /// The update runs inside backward, gradient by gradient; no full gradient set exists.
@@ -276,6 +281,8 @@ pub enum AttentionKernel {
 pub enum Loss {
     /// `cross_entropy` as the stack writes it (Transformers upcasts the logits to F32).
     CrossEntropy,
+    /// `cross_entropy` on F32 logits that the model returns and the loop keeps through backward (Meta's Llama code).
+    Returned,
     /// Over chunks of so many tokens, head inside the chunk or not as the stack does.
     Chunked {
         /// Tokens per chunk.
@@ -283,6 +290,8 @@ pub enum Loss {
     },
     /// Fused linear and cross-entropy (Liger, Cut Cross-Entropy): no logits.
     FusedLinear,
+    /// Megatron's vocabulary-parallel loss: an F32 copy of the logits becomes probabilities and gradient in place.
+    VocabularyParallel,
     /// Fused cross-entropy on existing logits, gradient in place (unsloth, fms foak, Apex).
     Fused,
     /// A class per sequence (classification heads): negligible.

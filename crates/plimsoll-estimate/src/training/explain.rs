@@ -9,7 +9,7 @@ use plimsoll_units::{Bindings, Bytes, Symbol};
 
 use super::RankRun;
 use super::params::{Shards, kept_elements, storage_dtype};
-use super::run::REINFORCEMENT;
+use super::run::FURTHER;
 use crate::Device;
 use crate::request::{Optimizer, OptimizerForm, Strategy, Training};
 use crate::term::Term;
@@ -94,10 +94,10 @@ fn parameters(worst: &RankRun, training: &Training, strategy: &Strategy, total: 
         .live
         .by_origin
         .iter()
-        .filter(|o| &*o.module == REINFORCEMENT && o.category == Category::Parameters);
+        .filter(|o| &*o.module == FURTHER && o.category == Category::Parameters);
     children.extend(further.map(|o| {
         Term::new(format!("parameters.{}", o.what.replace(' ', "_")), &*o.what, o.bytes)
-            .formula("of the policy's size")
+            .formula("parameters beside the model's own")
     }));
     let sum: Bytes = children.iter().map(|t| t.bytes).sum();
     if total > sum {
@@ -190,6 +190,9 @@ fn optimizer(training: &Training, live: &LiveSet, total: Bytes) -> Term {
     if !temporary.is_zero() {
         let form = match training.optimizer_form {
             OptimizerForm::Foreach => "foreach: the square roots of all second moments at once",
+            OptimizerForm::ForeachTwice => {
+                "foreach: the square roots of all second moments at once, and a copy with epsilon added"
+            }
             _ => "temporaries of the largest parameter",
         };
         children.push(

@@ -2,6 +2,7 @@
 //! worst rank, the footprint of its timeline, and the terms behind it.
 
 mod explain;
+mod groups;
 mod options;
 mod params;
 mod pipeline;
@@ -9,6 +10,7 @@ mod report;
 mod run;
 mod shards;
 mod tape;
+mod zero;
 
 use plimsoll_model::{Architecture, Graph, Inventory, build};
 use plimsoll_timeline::{Footprint, PyTorchConfig, ReplayOptions, Timeline, replay_with};
@@ -113,7 +115,7 @@ fn worst_rank(
                 .map_or(Bytes::ZERO, |r| device.usable.scale(r.rollout_permille, 1000)),
         };
         let ran = run::simulate(&run);
-        let footprint = replay_with(&ran.timeline, &PyTorchConfig::default(), &REPLAY);
+        let footprint = replay_with(&ran.timeline, &allocator(training, device), &REPLAY);
         let better =
             worst.as_ref().is_none_or(|w| footprint.allocated_peak > w.footprint.allocated_peak);
         if better {
@@ -145,6 +147,15 @@ fn shorter_lengths(lengths: Lengths) -> &'static [u64] {
         Lengths::Fixed => &[],
         Lengths::Varied => &[2, 5, 3, 4, 1, 5],
     }
+}
+
+/// Settings of the caching allocator. What the device has beside the context is its capacity: where cached blocks are in
+/// the way, PyTorch gives them back and tries again before it gives up.
+fn allocator(training: &Training, device: &Device) -> PyTorchConfig {
+    let mut config = PyTorchConfig::default();
+    config.capacity = Some(device.capacity().saturating_sub(device.context.typical));
+    config.expandable_segments = training.expandable_segments;
+    config
 }
 
 /// Workspaces of libraries that the framework's allocator holds: cuBLAS's, or with Transformer Engine about 80 MiB.

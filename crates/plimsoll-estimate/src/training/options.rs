@@ -23,7 +23,7 @@ pub fn build_options(
     let precision = &training.precision;
     let (adapters, base) = match &training.method {
         Method::Lora(lora) => {
-            (Some(adapters(lora, training.stack)), lora.base.map(|b| (b.dtype, b.dequantizes)))
+            (Some(adapters(lora, training, strategy)), lora.base.map(|b| (b.dtype, b.dequantizes)))
         }
         _ => (None, None),
     };
@@ -56,7 +56,9 @@ pub fn build_options(
                 training.stack,
                 Stack::Transformers | Stack::TransformersFused | Stack::TransformersLiger
             ),
+        returns_wide: training.loss == Loss::Returned,
         hold_logits: match training.stack {
+            _ if training.loss == Loss::Returned => Some(Hold::Backward),
             Stack::Transformers if own_loss(model) => Some(Hold::Backward),
             Stack::TransformersFused if training.loss == Loss::Fused => Some(Hold::Backward),
             // `logits = model(x)` in the loop.
@@ -220,6 +222,8 @@ fn loss(model: &Architecture, training: &Training) -> LossStyle {
         Loss::Fused if training.stack == Stack::TransformersFused => LossStyle::FusedUpcast,
         Loss::Fused => LossStyle::Fused,
         Loss::FusedLinear => LossStyle::FusedLinear { chunk: 0 },
+        Loss::VocabularyParallel => LossStyle::InPlaceUpcast,
+        Loss::Returned => LossStyle::CrossEntropy { upcast: true, shifted_copy: false },
         Loss::Chunked { tokens } => chunked(tokens, training.stack != Stack::LitGpt),
         Loss::CrossEntropy => match training.stack {
             Stack::Megatron => LossStyle::InPlaceUpcast,
@@ -243,11 +247,17 @@ fn own_loss(model: &Architecture) -> bool {
     )
 }
 
-fn adapters(lora: &Lora, stack: Stack) -> Adapters {
+fn adapters(lora: &Lora, training: &Training, strategy: &Strategy) -> Adapters {
+    let stack = training.stack;
+    // DeepSpeed casts the whole module to the type it trains in.
+    let dtype = match super::zero::runs(training, strategy) {
+        true => training.precision.weights,
+        false => lora.dtype,
+    };
     Adapters {
         rank: lora.rank,
         parts: lora_parts(&lora.targets),
-        dtype: lora.dtype,
+        dtype,
         dropout: lora.dropout,
         casts_input: matches!(
             stack,

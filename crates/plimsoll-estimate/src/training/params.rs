@@ -168,8 +168,14 @@ pub(super) fn step_scratch(training: &Training, params: &[(&BlockParam, u64)]) -
         (Optimizer::Adam | Optimizer::AdamW, OptimizerForm::Foreach) => {
             StepScratch { all, one: Bytes::ZERO }
         }
+        // `denom = _foreach_add(sqrt, eps)` was not in place.
+        (Optimizer::Adam | Optimizer::AdamW, OptimizerForm::ForeachTwice) => {
+            StepScratch { all: all * 2, one: Bytes::ZERO }
+        }
         (Optimizer::Adam | Optimizer::AdamW, _) => StepScratch { all: Bytes::ZERO, one: one(2) },
-        (Optimizer::Momentum, OptimizerForm::Foreach) => StepScratch::default(),
+        (Optimizer::Momentum, OptimizerForm::Foreach | OptimizerForm::ForeachTwice) => {
+            StepScratch::default()
+        }
         (Optimizer::Momentum, _) => StepScratch { all: Bytes::ZERO, one: one(1) },
         (Optimizer::AdamW8bit | Optimizer::PagedAdamW8bit | Optimizer::PagedAdamW, _) => {
             StepScratch::default()

@@ -1,7 +1,7 @@
 //! Which stages a pipeline rank runs, and how many micro-batches it holds.
 
 use plimsoll_model::Graph;
-use plimsoll_model::graph::StageKind;
+use plimsoll_model::graph::{Stage, StageKind};
 
 use crate::request::{PipelineSchedule, Strategy, Training};
 
@@ -38,6 +38,11 @@ pub(super) fn place(graph: &Graph, training: &Training, strategy: &Strategy, ran
     let bounds: Vec<u64> = (0..=pieces).map(|i| (layers * i).div_ceil(pieces)).collect();
     let piece_of = |layer: u64| bounds.iter().rposition(|b| *b <= layer).unwrap_or(0) as u64;
     let mut chunks = vec![Vec::new(); v as usize];
+    if strategy.sharding.schedule == PipelineSchedule::DeviceMap && p > 1 {
+        let devices = device_map(graph, p);
+        chunks[0] = (0..graph.stages.len()).filter(|stage| devices[*stage] == rank).collect();
+        return Place { chunks, in_flight: 1, micro_batches };
+    }
     let mut seen = 0u64;
     for (index, stage) in graph.stages.iter().enumerate() {
         let piece = match stage.kind {
@@ -58,6 +63,7 @@ pub(super) fn place(graph: &Graph, training: &Training, strategy: &Strategy, ran
     }
     let in_flight = match strategy.sharding.schedule {
         _ if p == 1 => 1,
+        PipelineSchedule::DeviceMap => 1,
         PipelineSchedule::GPipe => micro_batches,
         PipelineSchedule::OneFOneB => micro_batches.min(p - rank),
         // Warm-up of the interleaved schedule, in chunk units, and one more.
@@ -67,4 +73,31 @@ pub(super) fn place(graph: &Graph, training: &Training, strategy: &Strategy, ran
         }
     };
     Place { chunks, in_flight: in_flight.max(1), micro_batches }
+}
+
+/// The device of each stage as Accelerate's `get_balanced_memory` and `infer_auto_device_map` choose it: every device but
+/// the last takes an even share and a quarter more than a layer, the first less what its largest module needs.
+fn device_map(graph: &Graph, devices: u64) -> Vec<u64> {
+    let size = |stage: &Stage| -> u64 {
+        let own = graph.block(stage).params.iter().filter(|p| !p.tied);
+        own.map(|p| p.bytes.get()).fold(0, u64::saturating_add)
+    };
+    let sizes: Vec<u64> = graph.stages.iter().map(size).collect();
+    let total = sizes.iter().copied().fold(0, u64::saturating_add);
+    let of_kind = graph.stages.iter().zip(&sizes);
+    let layer = of_kind.filter(|(s, _)| s.kind == StageKind::Layer).map(|(_, n)| *n).max();
+    let layer = layer.unwrap_or(0);
+    let largest = sizes.iter().copied().max().unwrap_or(0);
+    let share = (total / devices).saturating_add(layer).saturating_add(layer / 4);
+    let (mut device, mut used) = (0, 0u64);
+    let mut map = Vec::with_capacity(sizes.len());
+    for n in sizes {
+        let limit = if device == 0 { share.saturating_sub(largest) } else { share };
+        if used.saturating_add(n) > limit && used > 0 && device + 1 < devices {
+            (device, used) = (device + 1, 0);
+        }
+        used = used.saturating_add(n);
+        map.push(device);
+    }
+    map
 }

@@ -145,6 +145,8 @@ fn attention(kernel: AttentionKernel) -> &'static str {
 fn loss(loss: Loss) -> String {
     match loss {
         Loss::CrossEntropy => "cross-entropy as the implementation writes it".to_owned(),
+        Loss::VocabularyParallel => "vocabulary-parallel loss in place on an F32 copy".to_owned(),
+        Loss::Returned => "cross-entropy on F32 logits that the loop keeps".to_owned(),
         Loss::Chunked { tokens } => format!("cross-entropy in chunks of {tokens} tokens"),
         Loss::FusedLinear => "fused linear cross-entropy, no logits".to_owned(),
         Loss::Fused => "fused cross-entropy, gradient in place".to_owned(),
@@ -156,6 +158,9 @@ fn form(form: OptimizerForm) -> &'static str {
     match form {
         OptimizerForm::Loop => "one parameter at a time",
         OptimizerForm::Foreach => "foreach: a temporary as large as one moment of all parameters",
+        OptimizerForm::ForeachTwice => {
+            "foreach before PyTorch 2.1: two temporaries as large as one moment of all parameters"
+        }
         OptimizerForm::Fused => "fused: no temporaries",
         OptimizerForm::InBackward => "inside backward: no full set of gradients",
     }

@@ -7,21 +7,23 @@ use plimsoll_model::graph::{BoundaryId, StageKind};
 use plimsoll_timeline::{Category, OriginId, PhaseKind, TensorId, Timeline, TimelineBuilder};
 use plimsoll_units::{Bindings, Bytes};
 
+use super::groups::Groups;
 use super::params::{
     RankParam, Shards, gradient_dtype, kept_elements, rank_params, shard_ranks, state_bytes,
     step_scratch, storage_dtype,
 };
 use super::tape::{Leaving, Step, Tape, Tapes};
+use super::zero::Engine;
 use crate::request::{
-    Checkpointing, OptimizerForm, Stack, StepScope, Strategy, Training, ZeroGrad, ZeroStage,
+    Checkpointing, Method, OptimizerForm, Stack, StepScope, Strategy, Training, ZeroGrad, ZeroStage,
 };
 
 /// FSDP gathers and reduces on streams of its own, whose blocks the caching allocator keeps apart.
 pub(super) const GATHER_STREAM: u16 = 1;
 pub(super) const REDUCE_STREAM: u16 = 2;
 
-/// Module name of the further models of a reinforcement-learning step.
-pub(super) const REINFORCEMENT: &str = "reinforcement";
+/// Module name of parameters beside the model's own.
+pub(super) const FURTHER: &str = "further";
 
 /// Everything that a run needs to know.
 pub(super) struct Run<'a> {
@@ -92,6 +94,10 @@ pub(super) struct Simulation<'a> {
     pub autocast_cache: Vec<TensorId>,
     pub misc: Misc,
     pub shards: Shards,
+    /// What DeepSpeed's engine holds, where it runs the step.
+    pub engine: Engine,
+    /// What FSDP2 has in flight.
+    pub groups: Groups,
     pub host: Bytes,
 }
 
@@ -194,6 +200,8 @@ impl<'a> Simulation<'a> {
             autocast_cache: Vec::new(),
             misc,
             shards: Shards::of(run.strategy.sharding.zero),
+            engine: Engine::default(),
+            groups: Groups::new(run.graph.stages.len()),
             host: Bytes::ZERO,
             rows,
             t,
@@ -225,12 +233,15 @@ impl<'a> Simulation<'a> {
                 self.t.alloc(bytes, Category::Parameters, self.misc.weights);
             }
         }
+        self.load_originals();
         self.load_reinforcement();
         if !run.workspace.is_zero() {
             self.t.alloc(run.workspace, Category::Workspace, self.misc.library);
         }
         self.load_buckets();
-        if run.training.scope == StepScope::ForwardBackward {
+        if self.deepspeed() && run.training.scope != StepScope::Forward {
+            self.start_engine();
+        } else if run.training.scope == StepScope::ForwardBackward {
             self.make_states();
         }
         if run.training.zero_grad == ZeroGrad::Keep && run.training.scope != StepScope::Forward {
@@ -243,6 +254,21 @@ impl<'a> Simulation<'a> {
                 self.ensure_gradient(row);
             }
         }
+    }
+
+    /// PEFT trains a copy of each module that it is to save (`modules_to_save`) and keeps the original beside it.
+    fn load_originals(&mut self) {
+        let Method::Lora(_) = self.run.training.method else { return };
+        let precision = &self.run.training.precision;
+        let copied = self.rows.iter().map(|p| p.block).filter(|p| p.trainable && !p.adapter);
+        let bytes: Bytes = copied
+            .map(|p| {
+                let kept = kept_elements(p, &self.run.strategy.sharding, self.shards.parameters);
+                storage_dtype(p, precision).bytes(kept)
+            })
+            .sum();
+        let origin = self.t.origin(FURTHER, "originals of trained modules");
+        self.t.alloc(bytes, Category::Parameters, origin);
     }
 
     /// The further models of a reinforcement-learning step, of the policy's size: frozen ones in the compute type, a
@@ -271,11 +297,11 @@ impl<'a> Simulation<'a> {
             ("value model with gradients and states", extra.critic, value),
         ] {
             if present {
-                let origin = self.t.origin(REINFORCEMENT, what);
+                let origin = self.t.origin(FURTHER, what);
                 self.t.alloc(bytes, Category::Parameters, origin);
             }
         }
-        let origin = self.t.origin(REINFORCEMENT, "rollout engine");
+        let origin = self.t.origin(FURTHER, "rollout engine");
         self.t.alloc(run.rollout, Category::EngineBuffers, origin);
     }
 
@@ -284,13 +310,12 @@ impl<'a> Simulation<'a> {
         self.run.training.stack == Stack::Megatron && self.run.training.scope != StepScope::Forward
     }
 
-    /// DDP reduces in buckets that hold one more copy of all gradients, unless gradients are views of them; DeepSpeed
-    /// reduces through two buckets of 5e8 elements.
+    /// DDP reduces in buckets that hold one more copy of all gradients, unless gradients are views of them.
     fn load_buckets(&mut self) {
         let run = self.run;
         let sharding = &run.strategy.sharding;
-        if sharding.data <= 1 || self.megatron_buffer() || run.training.scope == StepScope::Forward
-        {
+        let forward = run.training.scope == StepScope::Forward;
+        if sharding.data <= 1 || self.megatron_buffer() || self.deepspeed() || forward {
             return;
         }
         let precision = &run.training.precision;
@@ -301,12 +326,7 @@ impl<'a> Simulation<'a> {
             .map(|p| gradient_dtype(p.block, precision).bytes(p.block.elements))
             .sum();
         let bytes = match sharding.zero {
-            ZeroStage::Ddp if !sharding.bucket_view => total,
-            ZeroStage::One | ZeroStage::Two => {
-                let elements: u64 =
-                    self.rows.iter().filter(|p| p.block.trainable).map(|p| p.block.elements).sum();
-                precision.gradients.bytes(elements.min(500_000_000)) * 2
-            }
+            ZeroStage::Ddp | ZeroStage::One if !sharding.bucket_view => total,
             _ => Bytes::ZERO,
         };
         self.t.alloc(bytes, Category::Communication, self.misc.buckets);
@@ -342,7 +362,8 @@ impl<'a> Simulation<'a> {
     }
 
     pub(super) fn ensure_gradient(&mut self, row: usize) {
-        if self.gradients[row].is_some() || !self.rows[row].block.trainable {
+        let elsewhere = self.partitions_gradients();
+        if self.gradients[row].is_some() || !self.rows[row].block.trainable || elsewhere {
             return;
         }
         let bytes = self.gradient_bytes(row);
@@ -378,7 +399,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    fn drop_gradients(&mut self) {
+    pub(super) fn drop_gradients(&mut self) {
         if self.megatron_buffer() {
             return;
         }
@@ -402,7 +423,9 @@ impl<'a> Simulation<'a> {
             self.drop_gradients();
         }
         self.t.phase(PhaseKind::Backward, step);
+        self.begin_backward();
         self.backward(&mut micro, &stages);
+        self.end_backward();
         self.end_micro(micro);
     }
 
@@ -431,7 +454,9 @@ impl<'a> Simulation<'a> {
         let mut extra = extra;
         while let Some((chunk, mut micro)) = pop_backward(&mut waiting) {
             let stages = self.run.chunks[chunk].clone();
+            self.begin_backward();
             self.backward(&mut micro, &stages);
+            self.end_backward();
             self.end_micro(micro);
             if extra > 0 {
                 extra -= 1;
@@ -527,8 +552,8 @@ impl<'a> Simulation<'a> {
                 self.retain_checkpoint(micro, unit);
             }
             for &stage in unit {
-                self.gather(stage);
-                self.prefetch(next);
+                self.gather(stage, false);
+                self.prefetch(next, false);
                 self.forward_stage(micro, stage, stages, *checkpointed);
                 self.reshard_after_forward(stage);
             }
@@ -673,18 +698,23 @@ impl<'a> Simulation<'a> {
                 .map(|(u, _)| u.clone())
                 .unwrap_or_default();
             for &stage in unit {
-                self.gather(stage);
+                self.gather(stage, true);
             }
-            self.prefetch(&before);
+            self.prefetch(&before, true);
             if *checkpointed {
                 self.recompute(micro, unit);
             }
             for &stage in unit.iter().rev() {
                 self.backward_stage(micro, stage);
-                self.reduce_gradients();
-                self.reshard(stage);
+                if self.per_parameter() {
+                    self.end_group(stage);
+                } else {
+                    self.reduce_gradients();
+                    self.reshard(stage);
+                }
             }
         }
+        self.end_root();
     }
 
     fn recompute(&mut self, micro: &mut Micro, unit: &[usize]) {
@@ -725,6 +755,10 @@ impl<'a> Simulation<'a> {
     fn optimizer_step(&mut self, step: u32) {
         let run = self.run;
         self.t.phase(PhaseKind::OptimizerStep, step);
+        if self.deepspeed() {
+            self.engine_step();
+            return;
+        }
         if step == 0 {
             self.make_states();
         }
@@ -747,7 +781,11 @@ impl<'a> Simulation<'a> {
             let states = |p: &plimsoll_model::graph::BlockParam| {
                 if p.adapter { p.dtype } else { run.training.precision.states }
             };
-            for (p, n) in &params {
+            let sets = match run.training.optimizer_form {
+                OptimizerForm::ForeachTwice => 2,
+                _ => 1,
+            };
+            for (p, n) in (0..sets).flat_map(|_| &params) {
                 let bytes = states(p).bytes(*n);
                 temporaries.push(self.t.alloc(bytes, Category::OptimizerStates, self.misc.scratch));
             }
@@ -756,7 +794,6 @@ impl<'a> Simulation<'a> {
         for id in temporaries {
             self.t.free(id);
         }
-        // ZeRO-1 and 2 gather the updated weights in place.
     }
 }
 

@@ -21,6 +21,10 @@ impl Simulation<'_> {
             }
             return;
         }
+        if self.partitions_gradients() {
+            self.partition_gradient(computed, self.rows[row].block.elements);
+            return;
+        }
         let in_backward = self.run.training.optimizer_form == OptimizerForm::InBackward;
         let final_bytes = self.gradient_bytes(row);
         match self.gradients[row] {
@@ -64,35 +68,39 @@ impl Simulation<'_> {
         self.t.free(computed);
     }
 
-    /// Reduces what a pipeline added up, parameter by parameter.
+    /// Reduces what a pipeline added up, group by group.
     pub(super) fn reduce_unsharded(&mut self) {
-        for row in 0..self.rows.len() {
-            if let Some(id) = self.unsharded[row].take() {
-                self.ensure_gradient(row);
-                self.t.free(id);
-            }
+        for stage in (0..self.run.graph.stages.len()).rev() {
+            let of_stage = |row: &usize| self.rows[*row].stage == stage;
+            let rows: Vec<usize> = (0..self.rows.len()).filter(of_stage).collect();
+            let full: Vec<_> =
+                rows.into_iter().filter_map(|r| Some((r, self.unsharded[r].take()?))).collect();
+            self.reduce_group(full);
         }
+        self.free_reducing();
     }
 
     /// Bytes of an element on the reduction path.
-    fn reduce_width(&self) -> u64 {
+    pub(super) fn reduce_width(&self) -> u64 {
         let compute = self.run.training.precision.compute.block_bytes();
         self.run.strategy.sharding.reduce_bytes.unwrap_or(compute)
     }
 
     /// Bytes of a row's full parameter in the compute type, as gathered.
-    fn gathered_bytes(&self, row: usize) -> Bytes {
+    pub(super) fn gathered_bytes(&self, row: usize) -> Bytes {
         let p = self.rows[row].block;
         p.dtype.bytes(p.elements)
     }
 
-    pub(super) fn gather(&mut self, stage: usize) {
+    pub(super) fn gather(&mut self, stage: usize, backward: bool) {
+        if self.per_parameter() {
+            return self.gather_group(stage, backward);
+        }
         let offloaded = self.run.strategy.offload.parameters;
         if !(self.fsdp() || offloaded) || !self.gathered[stage].is_empty() {
             return;
         }
-        // FSDP1 and ZeRO-3 gather one flat buffer; FSDP2 gathers into a buffer and copies out, the buffer living until
-        // the next gather.
+        // FSDP1 and ZeRO-3 gather one flat buffer.
         let mut total = Bytes::ZERO;
         for row in 0..self.rows.len() {
             if self.rows[row].stage == stage {
@@ -106,12 +114,18 @@ impl Simulation<'_> {
         self.gathered[stage].push(id);
     }
 
-    pub(super) fn prefetch(&mut self, next: &[usize]) {
+    pub(super) fn prefetch(&mut self, next: &[usize], backward: bool) {
         if self.run.strategy.sharding.prefetch == 0 || !self.fsdp() {
             return;
         }
+        if self.per_parameter() {
+            if backward {
+                self.issue_ahead(next);
+            }
+            return;
+        }
         if let Some(&stage) = next.first() {
-            self.gather(stage);
+            self.gather(stage, backward);
         }
     }
 

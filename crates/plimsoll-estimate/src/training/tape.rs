@@ -641,6 +641,7 @@ impl Compiler<'_> {
 fn scratch_category(node: &Node) -> Category {
     match node.op {
         Op::FusedCrossEntropy { .. }
+        | Op::ShardedCrossEntropy
         | Op::ChunkedCrossEntropy { .. }
         | Op::FusedLinearCrossEntropy { .. } => Category::LogitsAndLoss,
         _ => Category::Workspace,

@@ -202,7 +202,9 @@ impl Scope<'_> {
                         dtype,
                     );
                 }
-                if let Some(hold) = self.options.hold_logits {
+                if let Some(hold) = self.options.hold_logits
+                    && !self.options.returns_wide
+                {
                     b.hold(logits, hold);
                 }
                 if let LossStyle::Chunked { tokens, upcast, recomputes } = style {
@@ -232,6 +234,11 @@ impl Scope<'_> {
                 if upcast {
                     x = b.cast("logits.upcast", x, wide);
                 }
+                if let Some(hold) = self.options.hold_logits
+                    && self.options.returns_wide
+                {
+                    b.hold(x, hold);
+                }
                 if shifted_copy {
                     x = b.copy("logits.shift", x, b.shape(x));
                 }
@@ -240,6 +247,10 @@ impl Scope<'_> {
                 if self.options.widens_outputs && b.dtype(logits) != DType::F32 {
                     let wide_logits = b.cast("logits.returned", logits, DType::F32);
                     b.hold(wide_logits, self.options.hold_logits.unwrap_or(Hold::Forward));
+                }
+                if self.options.tensor > 1 && self.options.loss_parallel {
+                    let op = Op::ShardedCrossEntropy;
+                    return Ok(b.op(op, "cross_entropy", &[x], scalar, DType::F32));
                 }
                 let shape = b.shape(x);
                 let log = b.op(Op::Softmax, "log_softmax", &[x], shape, wide);

@@ -36,6 +36,8 @@ pub struct BuildOptions {
     pub widens_outputs: bool,
     /// How long the program keeps the logits alive beyond their use.
     pub hold_logits: Option<Hold>,
+    /// The model itself returns F32 logits, and those are what `hold_logits` holds.
+    pub returns_wide: bool,
     /// Tensor-parallel ranks.
     pub tensor: u64,
     /// Norm and dropout regions are split along the sequence.
@@ -65,6 +67,7 @@ impl Default for BuildOptions {
             loss: LossStyle::CrossEntropy { upcast: true, shifted_copy: false },
             widens_outputs: false,
             hold_logits: None,
+            returns_wide: false,
             tensor: 1,
             sequence_parallel: false,
             loss_parallel: false,
