@@ -2,6 +2,7 @@
 //! estimate makes, and is replayed under its own or other allocator settings; out-of-memory messages and engine logs
 //! are read into figures. What comes out is findings: sentences with their numbers that a person can act on.
 
+mod compare;
 mod finding;
 mod findings;
 mod page;
@@ -10,10 +11,14 @@ mod recording;
 mod replay;
 mod tune;
 
+pub use compare::{
+    Change, Difference, Rank, RankShare, Ranks, SettingChange, StackChange, StateDifference, diff,
+    ranks,
+};
 pub use finding::{Figure, Finding, Value, Weight};
 pub use findings::{
     CategoryShare, Doing, ExplainOptions, Explanation, FailedRequest, Fragmentation, FreePart,
-    InUse, Leak, Live, NamedShare, Outside, Pinned, Rule, Run, Snapshotted, StackShare, StepRule,
+    InUse, Leak, Live, MomentState, NamedShare, Outside, Pinned, Rule, Run, StackShare, StepRule,
     Steps, Unusable, explain,
 };
 pub use page::{PageText, page};

@@ -5,8 +5,8 @@ mod emulator;
 use emulator::program::{Frames, Program};
 use emulator::{Op, Process};
 use plimsoll_explain::{
-    ExplainOptions, Explanation, Finding, Rule, StepRule, TuneOptions, Unusable, Weight, explain,
-    recording, tune, what_if,
+    ExplainOptions, Explanation, Finding, Rule, StepRule, TuneOptions, Unusable, Weight, diff,
+    explain, ranks, recording, tune, what_if,
 };
 use plimsoll_formats::snapshot::{Snapshot, Stage};
 use plimsoll_timeline::{Category, PyTorchConfig};
@@ -386,4 +386,68 @@ proptest! {
         let highest = explanation.curve.iter().map(|point| point.reserved).max();
         prop_assert!(highest.unwrap_or_default() <= peaks.reserved);
     }
+}
+
+/// Three tensors of two lines; the names of another program first, so that no number in the file is the same.
+fn allocating(first: Frames<'_>, large: u64) -> Snapshot {
+    let mut config = PyTorchConfig::default();
+    config.expandable_segments = true;
+    let mut p = Program::new(config);
+    let tag = p.alloc(first, MIB);
+    p.free(first, tag);
+    p.alloc(LOG, 2 * MIB);
+    p.alloc(LOG, 2 * MIB);
+    p.alloc(FORWARD, large);
+    p.dump()
+}
+
+#[test]
+fn stacks_are_compared_by_what_they_say() {
+    let (a, b) = (allocating(INIT, 10 * MIB), allocating(ZERO_GRAD, 30 * MIB));
+    let (a, b) = (recording(&a, 0).unwrap(), recording(&b, 0).unwrap());
+    let same = diff(&a, &a, 10);
+    assert!(same.peak.by_stack.iter().all(|stack| stack.before == stack.after));
+    assert_eq!(same.settings, []);
+    assert!(same.findings[0].sentence.contains("the same as before"), "{:?}", same.findings);
+
+    let difference = diff(&a, &b, 10);
+    for state in [&difference.peak, &difference.end] {
+        let [grown, log] = state.by_stack.as_slice() else { panic!("{:#?}", state.by_stack) };
+        assert_eq!((grown.before, grown.after), (Bytes::mib(10), Bytes::mib(30)));
+        assert_eq!(grown.line, "u/model.py:20 forward");
+        assert_eq!((log.tensors_before, log.tensors_after), (2, 2));
+        assert_eq!(state.by_category[0].name, "activations");
+    }
+    assert_eq!(difference.reserved_peak.before, Bytes::mib(22));
+    assert_eq!(difference.reserved_peak.after, Bytes::mib(42));
+    let grown = difference.findings.iter().find(|finding| finding.code == "stack-grew").unwrap();
+    assert!(grown.sentence.contains("30.00 MiB at the peak instead of 10.00 MiB"));
+
+    // A stack that is gone, and settings that changed.
+    let other = inference(1, 2);
+    let other = recording(&other, 0).unwrap();
+    let difference = diff(&a, &other, 100);
+    assert!(difference.peak.by_stack.iter().any(|stack| stack.after.is_zero()));
+    assert_eq!(difference.settings[0].name, "expandable_segments");
+}
+
+#[test]
+fn the_worst_rank_and_what_makes_it_so_are_found() {
+    let snapshots: Vec<Snapshot> =
+        [10, 10, 50, 10].iter().map(|mib| allocating(INIT, mib * MIB)).collect();
+    let explained: Vec<Explanation> = snapshots.iter().map(explained).collect();
+    let labelled: Vec<(String, &Explanation)> =
+        (0..).zip(&explained).map(|(rank, e)| (format!("rank{rank}.pickle"), e)).collect();
+    let found = ranks(&labelled);
+    assert_eq!((found.worst, found.lightest), (2, 0));
+    assert_eq!(found.imbalance, Bytes::mib(40));
+    assert_eq!(found.by_category[0].name, "activations");
+    assert_eq!(found.by_category[0].middle, Bytes::mib(10));
+    assert_eq!(found.by_line[0].name, "u/model.py:20 forward");
+    let codes: Vec<&str> = found.findings.iter().map(|finding| finding.code).collect();
+    assert_eq!(codes, ["worst-rank", "imbalance"]);
+    // Two equal ranks have nothing to tell apart, and none at all is no panic.
+    let found = ranks(&labelled[..2]);
+    assert_eq!((found.imbalance, found.by_category.len()), (Bytes::ZERO, 0));
+    assert_eq!(ranks(&[]).findings, []);
 }

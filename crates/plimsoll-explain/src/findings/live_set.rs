@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use plimsoll_formats::snapshot::StackId;
-use plimsoll_timeline::Category;
+use plimsoll_timeline::{Category, OriginId};
 use plimsoll_units::Bytes;
 use serde::Serialize;
 
@@ -83,10 +83,11 @@ pub struct StackShare {
     pub frames: Vec<String>,
 }
 
+/// Bytes and tensors.
 #[derive(Clone, Copy, Default)]
-struct Sum {
-    bytes: Bytes,
-    tensors: u64,
+pub(crate) struct Sum {
+    pub bytes: Bytes,
+    pub tensors: u64,
 }
 
 impl Sum {
@@ -105,6 +106,58 @@ pub(crate) fn live_after(
     event: Option<u32>,
     listed: usize,
 ) -> Live {
+    let Sums { mut live, by_category, by_origin } =
+        sums(recording, sizes, lives, categories, event);
+    live.by_category = category_shares(by_category);
+    let mut modules: BTreeMap<String, Sum> = BTreeMap::new();
+    let mut lines: BTreeMap<String, Sum> = BTreeMap::new();
+    for (origin, sum, _) in &by_origin {
+        let place = recording.timeline.origin(OriginId(*origin));
+        for (map, name) in [(&mut modules, &place.module), (&mut lines, &place.what)] {
+            let entry = map.entry(name.to_string()).or_default();
+            entry.bytes += sum.bytes;
+            entry.tensors += sum.tensors;
+        }
+    }
+    live.by_module = named(modules, listed);
+    live.by_line = named(lines, listed);
+    let mut stacks = by_origin;
+    stacks.sort_by_key(|(origin, sum, _)| (std::cmp::Reverse(sum.bytes), *origin));
+    live.other_stacks = stacks.iter().skip(listed).map(|(_, sum, _)| sum.bytes).sum();
+    live.by_stack = (stacks.into_iter().take(listed))
+        .map(|(origin, sum, category)| stack_share(recording, origin, sum, category))
+        .collect();
+    live
+}
+
+/// The sums that everything else is made from.
+pub(crate) struct Sums {
+    /// Totals; the lists are empty.
+    pub live: Live,
+    by_category: BTreeMap<(Category, Rule, Option<usize>), Sum>,
+    /// By origin, with the purpose of most of its bytes.
+    pub by_origin: Vec<(u32, Sum, Category)>,
+}
+
+impl Sums {
+    /// Bytes by purpose.
+    pub fn categories(&self) -> BTreeMap<Category, Bytes> {
+        let mut categories = BTreeMap::new();
+        for ((category, ..), sum) in &self.by_category {
+            *categories.entry(*category).or_default() += sum.bytes;
+        }
+        categories
+    }
+}
+
+/// Sums up the live set right after an event, or before the first one.
+pub(crate) fn sums(
+    recording: &Recording<'_>,
+    sizes: &[Bytes],
+    lives: &Lives,
+    categories: &Categories,
+    event: Option<u32>,
+) -> Sums {
     let mut live = Live::default();
     let mut by_category: BTreeMap<(Category, Rule, Option<usize>), Sum> = BTreeMap::new();
     // By origin, with the bytes of each category.
@@ -125,20 +178,7 @@ pub(crate) fn live_after(
         entry.0.add(bytes);
         *entry.1.entry(category).or_default() += bytes;
     }
-    live.by_category = category_shares(by_category);
-    let mut modules: BTreeMap<String, Sum> = BTreeMap::new();
-    let mut lines: BTreeMap<String, Sum> = BTreeMap::new();
-    for (origin, (sum, _)) in &by_origin {
-        let place = recording.timeline.origin(plimsoll_timeline::OriginId(*origin));
-        for (map, name) in [(&mut modules, &place.module), (&mut lines, &place.what)] {
-            let entry = map.entry(name.to_string()).or_default();
-            entry.bytes += sum.bytes;
-            entry.tensors += sum.tensors;
-        }
-    }
-    live.by_module = named(modules, listed);
-    live.by_line = named(lines, listed);
-    let mut stacks: Vec<(u32, Sum, Category)> = (by_origin.into_iter())
+    let by_origin = (by_origin.into_iter())
         .map(|(origin, (sum, categories))| {
             let most = categories
                 .into_iter()
@@ -146,12 +186,7 @@ pub(crate) fn live_after(
             (origin, sum, most.map_or(Category::Unknown, |(category, _)| category))
         })
         .collect();
-    stacks.sort_by_key(|(origin, sum, _)| (std::cmp::Reverse(sum.bytes), *origin));
-    live.other_stacks = stacks.iter().skip(listed).map(|(_, sum, _)| sum.bytes).sum();
-    live.by_stack = (stacks.into_iter().take(listed))
-        .map(|(origin, sum, category)| stack_share(recording, origin, sum, category))
-        .collect();
-    live
+    Sums { live, by_category, by_origin }
 }
 
 fn category_shares(sums: BTreeMap<(Category, Rule, Option<usize>), Sum>) -> Vec<CategoryShare> {
@@ -198,7 +233,7 @@ fn named(sums: BTreeMap<String, Sum>, listed: usize) -> Vec<NamedShare> {
 }
 
 fn stack_share(recording: &Recording<'_>, origin: u32, sum: Sum, category: Category) -> StackShare {
-    let origin = plimsoll_timeline::OriginId(origin);
+    let origin = OriginId(origin);
     let place = recording.timeline.origin(origin);
     let stack = recording.stack_of(origin);
     StackShare {

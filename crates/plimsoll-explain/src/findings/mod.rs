@@ -10,6 +10,7 @@ mod rules;
 mod sentences;
 mod steps;
 
+use plimsoll_timeline::Layout;
 use plimsoll_units::Bytes;
 use serde::Serialize;
 
@@ -17,6 +18,7 @@ pub use category::Rule;
 pub use fragmentation::{Fragmentation, FreePart, Pinned, Unusable};
 pub use leaks::Leak;
 pub use live_set::{CategoryShare, Live, NamedShare, StackShare};
+pub(crate) use live_set::{Sum, frames_in_words, sums};
 pub use rules::Doing;
 pub use steps::{Run, StepRule, Steps};
 
@@ -67,7 +69,7 @@ pub struct InUse {
 /// A moment and what was live at it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Snapshotted {
+pub struct MomentState {
     /// When; absent for the state before the first event.
     pub moment: Option<Moment>,
     /// Bytes in use.
@@ -93,7 +95,7 @@ pub struct FailedRequest {
     /// How many requests failed in all; this is the last of them.
     pub failures: u64,
     /// The state at that moment, after what could be given back was given back.
-    pub state: Snapshotted,
+    pub state: MomentState,
 }
 
 /// Memory of the device that is not the allocator's.
@@ -120,13 +122,13 @@ pub struct Explanation {
     /// The replay under the recorded settings.
     pub exact: ExactReplay,
     /// The moment at which most was allocated.
-    pub peak: Snapshotted,
+    pub peak: MomentState,
     /// The moment at which most was reserved, where it is another one.
     pub reserved_peak: Option<Moment>,
     /// The last request that failed.
     pub failed: Option<FailedRequest>,
     /// The end.
-    pub end: Snapshotted,
+    pub end: MomentState,
     /// The curve.
     pub curve: Vec<CurvePoint>,
     /// What the program did, in stretches.
@@ -169,26 +171,34 @@ impl<'r, 's> Sorted<'r, 's> {
         live_set::live_after(recording, sizes, lives, categories, event, listed)
     }
 
-    fn at(&self, until: Until, wanted: Option<Wanted>, options: &ExplainOptions) -> Snapshotted {
+    fn at(&self, until: Until, wanted: Option<Wanted>, options: &ExplainOptions) -> MomentState {
+        let layout = layout_at(self.recording, until).unwrap_or_default();
+        self.with_layout(&layout, until, wanted, options)
+    }
+
+    fn with_layout(
+        &self,
+        layout: &Layout,
+        until: Until,
+        wanted: Option<Wanted>,
+        options: &ExplainOptions,
+    ) -> MomentState {
         let recording = self.recording;
-        let last = (recording.timeline.events().len() as u32).checked_sub(1);
         let (event, moment) = match until {
             Until::Start => (None, None),
             Until::Event(at) => (Some(at), Some(Moment::of_event(recording, at))),
-            Until::End => (last, last.map(|at| Moment::of_event(recording, at))),
             Until::Failed(at) => {
                 let event = recording.ooms.get(at).and_then(|oom| oom.event.checked_sub(1));
                 (event, Some(Moment::of_failed(recording, at)))
             }
         };
-        let layout = layout_at(recording, until).unwrap_or_default();
-        let fragmentation = fragmentation(recording, &self.lives, &layout, event, wanted);
+        let fragmentation = fragmentation(recording, &self.lives, layout, event, wanted);
         let in_use = InUse {
             requested: fragmentation.requested,
             allocated: fragmentation.allocated,
             reserved: fragmentation.reserved,
         };
-        Snapshotted { moment, in_use, live: self.live(event, options.listed), fragmentation }
+        MomentState { moment, in_use, live: self.live(event, options.listed), fragmentation }
     }
 }
 
@@ -202,7 +212,9 @@ pub fn explain(recording: &Recording<'_>, options: &ExplainOptions) -> Explanati
     let reserved_peak = (peaks.reserved_event.filter(|at| Some(*at) != peaks.allocated_event))
         .map(|at| Moment::of_event(recording, at));
     let failed = failed_request(&sorted, options);
-    let end = sorted.at(Until::End, None, options);
+    let last = (recording.timeline.events().len() as u32).checked_sub(1);
+    let last = last.map_or(Until::Start, Until::Event);
+    let end = sorted.with_layout(&measured.end, last, None, options);
     let steps = steps::steps(recording, &sorted.runs);
     let leaks = leaks::leaks(recording, &sorted.sizes, &sorted.categories, &steps);
     let mut remarks = recording.remarks.clone();
@@ -250,7 +262,7 @@ fn failed_request(sorted: &Sorted<'_, '_>, options: &ExplainOptions) -> Option<F
 /// What the driver's figures leave for others: at the failure, whose event holds what was free, or else at the end.
 fn outside(
     failed: &Option<FailedRequest>,
-    end: &Snapshotted,
+    end: &MomentState,
     options: &ExplainOptions,
 ) -> Option<Outside> {
     let (used, reserved, at_failure) = match (failed, options.device_total, options.device_used) {

@@ -4,9 +4,10 @@ use plimsoll_timeline::Category;
 use plimsoll_units::Bytes;
 
 use super::fragmentation::{FreePart, Unusable};
-use super::{ExplainOptions, Explanation, FailedRequest, Snapshotted};
+use super::{ExplainOptions, Explanation, FailedRequest, MomentState};
 use crate::finding::{Finding, Value, Weight};
 use crate::recording::{Recording, counted, grouped};
+use crate::replay::innermost;
 
 /// Unusable memory is a finding from this share of what is reserved on, in thousandths: less is noise between runs.
 const WORTH_PERMILLE: u64 = 50;
@@ -144,7 +145,7 @@ impl Teller<'_, '_> {
     }
 
     fn peak(&self) -> Finding {
-        let Snapshotted { moment, in_use, live, .. } = &self.explanation.peak;
+        let MomentState { moment, in_use, live, .. } = &self.explanation.peak;
         let when = match moment {
             Some(moment) => format!("at {moment}"),
             None => "before the first event".to_owned(),
@@ -182,7 +183,7 @@ impl Teller<'_, '_> {
         }
         let module = match most.module.as_str() {
             "" => String::new(),
-            module => format!(" in {module}"),
+            module => format!(" in {}", innermost(module)),
         };
         Some(
             Finding::new("largest-line", Weight::Contribution, "one line holds much of the peak")

@@ -13,7 +13,7 @@ mod rewind;
 mod settings;
 
 use plimsoll_formats::snapshot::{Action, Snapshot, StackId, TraceEvent};
-use plimsoll_timeline::{DriverEvent, OriginId, PoolId, PyTorchConfig, Timeline};
+use plimsoll_timeline::{DriverCall, DriverEvent, OriginId, PoolId, PyTorchConfig, Timeline};
 use plimsoll_units::Bytes;
 
 pub use remark::{Remark, RemarkKind};
@@ -201,6 +201,16 @@ impl Recording<'_> {
         let index = *self.trace_index.get(event as usize)?;
         let time = self.events().get(index as usize)?.time_us;
         (time > 0).then_some(time)
+    }
+
+    /// Reserved right after a trace event, or before the first one: from segment events alone.
+    pub(crate) fn reserved_after(&self, trace_index: Option<u32>) -> Bytes {
+        let start = self.start_segments.iter().map(|segment| segment.size).sum();
+        let made = self.driver.iter().take_while(|call| Some(call.trace_index) <= trace_index);
+        made.fold(start, |reserved: Bytes, call| match call.event.call {
+            DriverCall::SegmentAlloc | DriverCall::SegmentMap => reserved + call.event.size,
+            _ => reserved.saturating_sub(call.event.size),
+        })
     }
 
     /// The stack of an origin.

@@ -104,6 +104,8 @@ pub(crate) struct Measured {
     /// Size of each tensor's block, rounding and slack included; zero where it got none.
     pub sizes: Vec<Bytes>,
     pub curve: Vec<CurvePoint>,
+    /// What the allocator holds after the last event.
+    pub end: Layout,
 }
 
 /// [`replay_exact`] with what the findings need.
@@ -134,7 +136,8 @@ pub(crate) fn measure(recording: &Recording<'_>) -> Measured {
     };
     observer.peaks = Peaks::starting_with(usage(&torch));
     walk(recording, &mut torch, blocks, &mut observer);
-    observer.compare_end(&torch.layout().segments);
+    let end_layout = torch.layout();
+    observer.compare_end(&end_layout.segments);
     let end = usage(&torch);
     let exact = ExactReplay {
         exact: observer.count == 0,
@@ -148,7 +151,7 @@ pub(crate) fn measure(recording: &Recording<'_>) -> Measured {
         retries: torch.statistics().num_alloc_retries,
     };
     let curve = observer.curve.finish(recording);
-    Measured { exact, sizes: observer.sizes, curve }
+    Measured { exact, sizes: observer.sizes, curve, end: end_layout }
 }
 
 /// What the allocator holds right after a timeline event, or just before a request that failed; `None` where the
@@ -172,8 +175,6 @@ pub(crate) enum Until {
     Event(u32),
     /// When a request has failed, by index: what could be given back was given back.
     Failed(usize),
-    /// After the last event.
-    End,
 }
 
 struct Stop<'r, 's> {

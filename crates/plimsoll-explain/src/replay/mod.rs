@@ -15,6 +15,7 @@ pub use curve::CurvePoint;
 pub use exact::{Compared, Departure, DepartureKind, ExactReplay, replay_exact};
 pub(crate) use exact::{Until, layout_at, measure};
 pub use moment::Moment;
+pub(crate) use moment::innermost;
 pub use start::StartState;
 pub use walk::Peaks;
 pub use whatif::{Failure, WhatIf, what_if};

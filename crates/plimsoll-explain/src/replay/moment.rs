@@ -79,12 +79,21 @@ impl std::fmt::Display for Moment {
             write!(f, ", in {scope}")?;
         }
         if !self.module.is_empty() {
-            write!(f, ", in module {}", self.module)?;
+            write!(f, ", in module {}", innermost(&self.module))?;
         }
         if !self.place.is_empty() && self.place != "not recorded" {
             write!(f, ", at {}", self.place)?;
         }
         Ok(())
+    }
+}
+
+/// The two innermost modules of a chain: the rest of a deep one says little in a sentence.
+pub(crate) fn innermost(module: &str) -> String {
+    let mut cuts = module.rmatch_indices('/').map(|(at, _)| at);
+    match cuts.nth(1) {
+        Some(at) => format!("...{}", &module[at..]),
+        None => module.to_owned(),
     }
 }
 
