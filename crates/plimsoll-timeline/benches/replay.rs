@@ -104,7 +104,11 @@ fn random() -> Stream {
         let bits = 9 + random.below(17);
         let bytes = (1 << bits) + random.below(1 << bits);
         let slot = s.alloc(bytes);
-        if random.below(16) == 0 { long.push(slot) } else { short.push(slot) }
+        if random.below(16) == 0 {
+            long.push(slot)
+        } else {
+            short.push(slot)
+        }
         while short.len() > 1000 || random.below(3) == 0 && !short.is_empty() {
             let at = random.below(short.len() as u64) as usize;
             s.free(short.swap_remove(at));

@@ -9,9 +9,10 @@ use super::arena::{Arena, Block, BlockId, State};
 use super::config::{MAX_REQUEST, MIN_BLOCK, Rules, SMALL_LIMIT};
 use super::driver::{Client, Device, Driver};
 use super::expandable::Reservation;
-use super::free_list::{FreeList, Key, Position};
+use super::free_list::{FreeList, Position};
 use super::pending::Pending;
 use super::pools::{PrivatePool, pool_id, pool_index, pool_kind};
+use super::sorted::Key;
 use super::{PyTorchConfig, Statistics, TieBreak};
 use crate::{Allocator, OutOfMemory, PoolId, Usage};
 

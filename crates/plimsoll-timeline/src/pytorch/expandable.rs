@@ -6,8 +6,9 @@ use plimsoll_units::Bytes;
 use super::allocator::{Lane, Request};
 use super::arena::{Block, BlockId, State};
 use super::driver::{Client, Driver};
-use super::free_list::{FreeList, Key, Position};
+use super::free_list::{FreeList, Position};
 use super::pools::{pool_id, pool_kind};
+use super::sorted::Key;
 use super::{PoolKind, PyTorchAllocator};
 
 /// Address space of a reservation where the device's memory is not known: 4 TiB, more than any device has.

@@ -1,149 +1,146 @@
-//! Free blocks of one pool and stream, ordered by size and then by the tie-break. Size, tie-break and block number
-//! share one 128-bit word, kept sorted in chunks: lists of a few hundred blocks, the common case, are one short
-//! array, and a list of millions stays usable.
+//! Free blocks of one pool and stream, ordered by size and then by the tie-break: bins of sizes, eight to a power of
+//! two, each a short sorted list. A bitmap says which bins hold anything, so a search looks at two bins at most.
 
-use super::arena::BlockId;
 use super::config::MIN_BLOCK;
+use super::sorted::{Key, Place, Sorted};
 
-/// Entries of a chunk before it is halved.
-const CHUNK: usize = 128;
-
-/// Bits of the tie-break, above the 32 bits of the block number.
-const TIE_BITS: u32 = 48;
-
-/// Size (in units of 512 bytes), tie-break and block of one entry, in the order in which they compare.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Key(u128);
-
-impl Key {
-    /// `size` is a multiple of 512 below 2^57; a `tie` of 2^48 or more is the highest.
-    pub fn new(size: u64, tie: u64, id: BlockId) -> Self {
-        debug_assert!(size.is_multiple_of(MIN_BLOCK) && size < 1 << 57);
-        let tie = tie.min((1 << TIE_BITS) - 1);
-        let high = u128::from(size / MIN_BLOCK) << (TIE_BITS + 32);
-        Key(high | u128::from(tie) << 32 | u128::from(id.0))
-    }
-
-    pub fn id(self) -> BlockId {
-        BlockId(self.0 as u32)
-    }
-
-    pub fn size(self) -> u64 {
-        (self.0 >> (TIE_BITS + 32)) as u64 * MIN_BLOCK
-    }
-}
+/// Bins of all sizes below 2^57, in words of the bitmap.
+const WORDS: usize = 6;
 
 /// Where an entry is; valid until the list changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Position {
-    chunk: u32,
-    entry: u32,
+    /// Index into the bins in use.
+    bin: u16,
+    place: Place,
 }
 
-/// The sorted entries. No chunk is empty.
+/// The bins.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FreeList {
-    chunks: Vec<Vec<Key>>,
-    /// The last entry of each chunk, side by side: a search touches no chunk but its own.
-    lasts: Vec<Key>,
+    /// Bins that were ever used, in order of first use.
+    bins: Vec<Sorted>,
+    /// For each bin number, the index of its bin plus one; zero for none.
+    index: Vec<u16>,
+    /// The numbers of the bins that hold anything.
+    filled: [u64; WORDS],
+}
+
+/// Number of the bin for a size in units of 512 bytes.
+fn bin_number(units: u64) -> usize {
+    let octave = units.max(1).ilog2();
+    if octave < 3 {
+        return units as usize;
+    }
+    ((octave as usize - 2) << 3) | (units >> (octave - 3)) as usize & 7
 }
 
 impl FreeList {
-    /// Chunk and entry at which `key` is or would be inserted; the last chunk takes what is beyond every entry.
-    fn locate(&self, key: Key) -> (usize, usize) {
-        let chunk = match self.lasts.len() {
-            0 | 1 => 0,
-            n => self.lasts.partition_point(|last| *last < key).min(n - 1),
-        };
-        let entry = self.chunks.get(chunk).map_or(0, |c| c.partition_point(|k| *k < key));
-        (chunk, entry)
-    }
-
     /// The first entry of at least `size` bytes.
     pub fn first_at_least(&self, size: u64) -> Option<Position> {
-        let (chunk, entry) = self.locate(Key::new(size, 0, BlockId(0)));
-        (entry < self.chunks.get(chunk)?.len())
-            .then_some(Position { chunk: chunk as u32, entry: entry as u32 })
+        let number = bin_number(size / MIN_BLOCK);
+        if self.is_filled(number) {
+            let bin = self.index[number] - 1;
+            if let Some(place) = self.bins[bin as usize].first_at_least(size) {
+                return Some(Position { bin, place });
+            }
+        }
+        self.first_beyond(number)
     }
 
     pub fn at(&self, at: Position) -> Key {
-        self.chunks[at.chunk as usize][at.entry as usize]
+        self.bins[at.bin as usize].at(at.place)
     }
 
     /// The entry after `at`.
     pub fn next(&self, at: Position) -> Option<Position> {
-        if (at.entry as usize + 1) < self.chunks[at.chunk as usize].len() {
-            Some(Position { entry: at.entry + 1, ..at })
-        } else {
-            (at.chunk as usize + 1 < self.chunks.len())
-                .then_some(Position { chunk: at.chunk + 1, entry: 0 })
+        match self.bins[at.bin as usize].next(at.place) {
+            Some(place) => Some(Position { place, ..at }),
+            None => self.first_beyond(bin_number(self.at(at).units())),
         }
     }
 
     pub fn insert(&mut self, key: Key) {
-        let (chunk, entry) = self.locate(key);
-        let Some(entries) = self.chunks.get_mut(chunk) else {
-            self.chunks.push(vec![key]);
-            self.lasts.push(key);
-            return;
-        };
-        entries.insert(entry, key);
-        self.lasts[chunk] = self.lasts[chunk].max(key);
-        if entries.len() > CHUNK {
-            let upper = entries.split_off(CHUNK / 2);
-            self.lasts.insert(chunk, entries[entries.len() - 1]);
-            self.chunks.insert(chunk + 1, upper);
-        }
+        let number = bin_number(key.units());
+        self.fill(number).insert(key);
     }
 
     pub fn remove(&mut self, key: Key) {
-        let (chunk, entry) = self.locate(key);
-        debug_assert!(self.chunks[chunk][entry] == key, "the entry is in the list");
-        self.remove_at(Position { chunk: chunk as u32, entry: entry as u32 });
+        let number = bin_number(key.units());
+        let bin = self.index[number] - 1;
+        self.bins[bin as usize].remove(key);
+        self.note_removal(number, bin);
     }
 
     pub fn remove_at(&mut self, at: Position) {
-        let entries = &mut self.chunks[at.chunk as usize];
-        entries.remove(at.entry as usize);
-        match entries.last() {
-            Some(last) => self.lasts[at.chunk as usize] = *last,
-            None => {
-                self.chunks.remove(at.chunk as usize);
-                self.lasts.remove(at.chunk as usize);
-            }
-        }
+        let number = bin_number(self.at(at).units());
+        self.bins[at.bin as usize].remove_at(at.place);
+        self.note_removal(number, at.bin);
     }
 
-    /// Removes the entry at `at` and inserts `key`: one move instead of two where both fall into one chunk.
+    /// Removes the entry at `at` and inserts `key`.
     pub fn replace_at(&mut self, at: Position, key: Key) {
-        let (chunk, entry) = self.locate(key);
-        if chunk != at.chunk as usize {
-            self.remove_at(at);
-            self.insert(key);
-            return;
-        }
-        let entries = &mut self.chunks[chunk];
-        let from = at.entry as usize;
-        let to = if entry > from {
-            entries.copy_within(from + 1..entry, from);
-            entry - 1
+        let (from, to) = (bin_number(self.at(at).units()), bin_number(key.units()));
+        if from == to {
+            self.bins[at.bin as usize].replace_at(at.place, key);
         } else {
-            entries.copy_within(entry..from, entry + 1);
-            entry
-        };
-        entries[to] = key;
-        self.lasts[chunk] = entries[entries.len() - 1];
+            self.bins[at.bin as usize].remove_at(at.place);
+            self.note_removal(from, at.bin);
+            self.fill(to).insert(key);
+        }
     }
 
     /// [`replace_at`](Self::replace_at) for an entry that is known by its key.
     pub fn replace(&mut self, old: Key, new: Key) {
-        let (chunk, entry) = self.locate(old);
-        debug_assert!(self.chunks[chunk][entry] == old, "the entry is in the list");
-        self.replace_at(Position { chunk: chunk as u32, entry: entry as u32 }, new);
+        let (from, to) = (bin_number(old.units()), bin_number(new.units()));
+        if from == to {
+            let bin = self.index[from] - 1;
+            self.bins[bin as usize].replace(old, new);
+        } else {
+            self.remove(old);
+            self.fill(to).insert(new);
+        }
     }
 
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = Key> {
-        self.chunks.iter().flatten().copied()
+        let filled: Vec<usize> = (0..self.index.len()).filter(|n| self.is_filled(*n)).collect();
+        filled.into_iter().flat_map(|number| self.bins[self.index[number] as usize - 1].iter())
+    }
+
+    fn is_filled(&self, number: usize) -> bool {
+        self.filled[number / 64] >> (number % 64) & 1 == 1
+    }
+
+    /// The first entry of the bins after a number.
+    fn first_beyond(&self, number: usize) -> Option<Position> {
+        let from = number + 1;
+        let mut word = from / 64;
+        let mut bits = self.filled.get(word)? & (u64::MAX << (from % 64));
+        while bits == 0 {
+            word += 1;
+            bits = *self.filled.get(word)?;
+        }
+        let bin = self.index[word * 64 + bits.trailing_zeros() as usize] - 1;
+        Some(Position { bin, place: Place::FIRST })
+    }
+
+    /// The bin of a number, made on first use, which is about to hold something.
+    fn fill(&mut self, number: usize) -> &mut Sorted {
+        if self.index.len() <= number {
+            self.index.resize(number + 1, 0);
+        }
+        if self.index[number] == 0 {
+            self.bins.push(Sorted::default());
+            self.index[number] = self.bins.len() as u16;
+        }
+        self.filled[number / 64] |= 1 << (number % 64);
+        &mut self.bins[self.index[number] as usize - 1]
+    }
+
+    fn note_removal(&mut self, number: usize, bin: u16) {
+        if self.bins[bin as usize].is_empty() {
+            self.filled[number / 64] &= !(1 << (number % 64));
+        }
     }
 }
 
@@ -154,6 +151,21 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::pytorch::arena::BlockId;
+
+    #[test]
+    fn bins_grow_with_sizes() {
+        let mut last = 0;
+        for octave in 0..48 {
+            for step in 0..16u64 {
+                let number = bin_number((1 << octave) + (step << octave) / 16);
+                assert!(number >= last && number < 64 * WORDS);
+                last = number;
+            }
+        }
+        assert_eq!(bin_number(1 << 20), bin_number((1 << 20) + 1));
+        assert_eq!(bin_number((1 << 20) - 1) + 1, bin_number(1 << 20));
+    }
 
     #[derive(Clone, Debug)]
     enum Op {
@@ -163,17 +175,18 @@ mod tests {
     }
 
     fn op() -> impl Strategy<Value = Op> {
+        let size = || prop_oneof![1..400u64, (0..45u32, 0..9u64).prop_map(|(b, s)| (1 << b) + s)];
         prop_oneof![
-            4 => (1..400u64, 0..1000u64).prop_map(|(s, t)| Op::Insert(s, t)),
-            1 => any::<usize>().prop_map(Op::Remove),
-            3 => (any::<usize>(), 1..400u64).prop_map(|(i, s)| Op::Replace(i, s)),
+            4 => (size(), 0..1000u64).prop_map(|(s, t)| Op::Insert(s, t)),
+            3 => any::<usize>().prop_map(Op::Remove),
+            3 => (any::<usize>(), size()).prop_map(|(i, s)| Op::Replace(i, s)),
         ]
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
-        fn behaves_as_an_ordered_set(ops in prop::collection::vec(op(), 1..3000)) {
+        fn behaves_as_an_ordered_set(ops in prop::collection::vec(op(), 1..1500)) {
             let (mut list, mut set) = (FreeList::default(), BTreeSet::new());
             for (i, op) in ops.into_iter().enumerate() {
                 let pick = |n: usize| set.iter().nth(n % set.len().max(1)).copied();
@@ -184,17 +197,23 @@ mod tests {
                         set.insert(key);
                     }
                     Op::Remove(n) => if let Some(key) = pick(n) {
-                        list.remove(key);
+                        match list.first_at_least(key.size()).filter(|p| list.at(*p) == key) {
+                            Some(at) => list.remove_at(at),
+                            None => list.remove(key),
+                        }
                         set.remove(&key);
                     },
                     Op::Replace(n, size) => if let Some(old) = pick(n) {
                         let new = Key::new(size * 512, 7, old.id());
-                        list.replace(old, new);
+                        match list.first_at_least(old.size()).filter(|p| list.at(*p) == old) {
+                            Some(at) => list.replace_at(at, new),
+                            None => list.replace(old, new),
+                        }
                         set.remove(&old);
                         set.insert(new);
                     },
                 }
-                let size = (i as u64 * 37 % 400) * 512;
+                let size = (1 << (i % 46)) * 512 + (i as u64 % 3) * 512;
                 let expected = set.range(Key::new(size, 0, BlockId(0))..).next().copied();
                 let found = list.first_at_least(size);
                 prop_assert_eq!(found.map(|p| list.at(p)), expected);
@@ -204,8 +223,7 @@ mod tests {
                 }
             }
             prop_assert!(list.iter().eq(set.iter().copied()));
-            prop_assert!(list.chunks.iter().all(|c| !c.is_empty() && c.len() <= CHUNK));
-            prop_assert!(list.chunks.iter().map(|c| c[c.len() - 1]).eq(list.lasts.iter().copied()));
+            prop_assert!(list.iter().rev().eq(set.iter().rev().copied()));
         }
     }
 }

@@ -20,6 +20,7 @@ mod layout;
 mod pending;
 mod pools;
 mod release;
+mod sorted;
 mod statistics;
 
 pub use allocator::{BlockHandle, PoolKind, PyTorchAllocator};

@@ -7,8 +7,9 @@ use super::allocator::Request;
 use super::arena::{BlockId, State};
 use super::config::MIN_BLOCK;
 use super::driver::{Client, Driver};
-use super::free_list::{Key, Position};
+use super::free_list::Position;
 use super::pools::{pool_id, pool_index, pool_kind};
+use super::sorted::Key;
 use super::{BlockHandle, PoolKind, PyTorchAllocator};
 use crate::{OutOfMemory, PoolId};
 
