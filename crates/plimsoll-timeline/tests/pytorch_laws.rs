@@ -379,7 +379,7 @@ fn run(config: &PyTorchConfig, ops: &[Op]) {
     }
     live.into_iter().chain(requested).for_each(|(_, block)| torch.free(block));
     torch.empty_cache();
-    let statistics = *torch.statistics();
+    let statistics = torch.statistics();
     for bytes in [
         statistics.all.reserved_bytes,
         statistics.all.allocated_bytes,

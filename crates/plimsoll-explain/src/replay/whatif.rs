@@ -127,7 +127,7 @@ pub(crate) fn run(recording: &Recording<'_>, config: &PyTorchConfig, manner: Man
         most: manner.most,
         walked: recording.start_blocks.len() as u64,
     };
-    let before = *torch.statistics();
+    let before = torch.statistics();
     let complete = walk(recording, &mut torch, blocks, &mut observer);
     let after = torch.statistics();
     let left_early = !complete && observer.failure.is_none();

@@ -13,6 +13,7 @@ use super::free_list::{FreeList, Position};
 use super::pending::Pending;
 use super::pools::{PrivatePool, pool_id, pool_index, pool_kind};
 use super::sorted::Key;
+use super::tally::Tally;
 use super::{PyTorchConfig, Statistics, TieBreak};
 use crate::{Allocator, OutOfMemory, PoolId, Usage};
 
@@ -100,7 +101,7 @@ pub struct PyTorchAllocator<D = Device> {
     pub(super) private: Vec<PrivatePool>,
     pub(super) reservations: Vec<Reservation>,
     pub(super) pending: Pending,
-    pub(super) statistics: Statistics,
+    pub(super) tally: Tally,
     pub(super) driver: D,
     /// Where the order of the next block begins, see [`Block::order`].
     next_order: u64,
@@ -125,7 +126,7 @@ impl<D: Driver> PyTorchAllocator<D> {
             private: vec![PrivatePool::default()],
             reservations: Vec::new(),
             pending: Pending::default(),
-            statistics: Statistics::default(),
+            tally: Tally::default(),
             driver,
             next_order: 0,
         }
@@ -142,14 +143,14 @@ impl<D: Driver> PyTorchAllocator<D> {
         self.rules = Rules::new(config);
     }
 
-    /// The counters.
-    pub fn statistics(&self) -> &Statistics {
-        &self.statistics
+    /// What torch would report now. They are put together for the answer; [`usage`](Allocator::usage) is cheaper.
+    pub fn statistics(&self) -> Statistics {
+        self.tally.statistics()
     }
 
     /// Begins new peaks.
     pub fn reset_peaks(&mut self) {
-        self.statistics.reset_peaks();
+        self.tally.reset_peaks();
     }
 
     /// The driver that is asked for memory.
@@ -188,7 +189,7 @@ impl<D: Driver> PyTorchAllocator<D> {
             return Ok(BlockHandle::NULL);
         }
         if requested > MAX_REQUEST {
-            self.statistics.num_ooms += 1;
+            self.tally.num_ooms += 1;
             return Err(self.out_of_memory(requested, requested, requested));
         }
         let capturing = self.is_capturing(pool);
@@ -218,17 +219,26 @@ impl<D: Driver> PyTorchAllocator<D> {
         match block.state {
             State::Used if block.shared => self.defer_free(id),
             State::Used => {
-                self.count_free(id);
-                self.complete(id);
+                let Block { size, requested, pool, .. } = *block;
+                self.tally.free(pool_kind(pool), size, requested);
+                self.count_oversize_free(size);
+                self.merge_free(id);
             }
             State::Pending | State::Awaited => self.complete_pending(id),
             State::Free | State::Unmapped | State::Vacant => {}
         }
     }
 
-    /// Puts a block that nobody uses any more among the free ones, merged with free neighbours.
+    /// Completes the free of a block that waited: nobody uses it any more.
     pub(super) fn complete(&mut self, id: BlockId) {
-        let Block { size, requested, prev, next, stream, pool, expandable, .. } = self.blocks[id];
+        let Block { size, requested, pool, .. } = self.blocks[id];
+        self.tally.complete_free(pool_kind(pool), size, requested);
+        self.merge_free(id);
+    }
+
+    /// Puts a block among the free ones, merged with free neighbours.
+    fn merge_free(&mut self, id: BlockId) {
+        let Block { size, prev, next, stream, pool, expandable, .. } = self.blocks[id];
         let Block { mut address, mut order, .. } = self.blocks[id];
         let mut merged = size;
         let mut subsumed = [None, None];
@@ -270,28 +280,17 @@ impl<D: Driver> PyTorchAllocator<D> {
                 2
             }
         };
-        let kind = pool_kind(pool);
-        self.statistics.each(kind, |all| {
-            all.active.shrink(1);
-            all.active_bytes.shrink(size);
-            all.requested_bytes.shrink(requested);
-        });
         if !expandable && (split || neighbours > 0) {
             // Only the net change counts, as in torch.
-            self.statistics.each(kind, |all| match (split, neighbours) {
-                (true, 0) => {
-                    all.inactive_split.grow(1);
-                    all.inactive_split_bytes.grow(size);
-                }
+            let kind = pool_kind(pool);
+            match (split, neighbours) {
+                (true, 0) => self.tally.grow_split(kind, 1, size),
                 (true, _) => {
-                    all.inactive_split.shrink(neighbours - 1);
-                    all.inactive_split_bytes.grow(size);
+                    self.tally.shrink_split(kind, neighbours - 1, 0);
+                    self.tally.grow_split(kind, 0, size);
                 }
-                (false, _) => {
-                    all.inactive_split.shrink(neighbours);
-                    all.inactive_split_bytes.shrink(merged - size);
-                }
-            });
+                (false, _) => self.tally.shrink_split(kind, neighbours, merged - size),
+            }
         }
     }
 
@@ -381,23 +380,17 @@ impl<D: Driver> PyTorchAllocator<D> {
                 rest.size = remaining;
                 rest.order += self.rules.moves_order(request.size);
                 if !block.expandable {
-                    self.statistics.each(kind, |all| {
-                        if was_split {
-                            all.inactive_split_bytes.shrink(request.size);
-                        } else {
-                            all.inactive_split_bytes.grow(remaining);
-                            all.inactive_split.grow(1);
-                        }
-                    });
+                    if was_split {
+                        self.tally.shrink_split(kind, 0, request.size);
+                    } else {
+                        self.tally.grow_split(kind, 1, remaining);
+                    }
                 }
                 return front;
             }
         }
         if was_split && !block.expandable {
-            self.statistics.each(kind, |all| {
-                all.inactive_split_bytes.shrink(block.size);
-                all.inactive_split.shrink(1);
-            });
+            self.tally.shrink_split(kind, 1, block.size);
         }
         let block = &mut self.blocks[id];
         (block.state, block.requested) = (State::Used, request.requested);
@@ -423,27 +416,22 @@ impl<D: Driver> PyTorchAllocator<D> {
 
     /// A block becomes allocated and active.
     pub(super) fn count_active(&mut self, kind: PoolKind, size: u64, requested: u64) {
-        self.statistics.each(kind, |all| {
-            all.allocation.grow(1);
-            all.allocated_bytes.grow(size);
-            all.active.grow(1);
-            all.active_bytes.grow(size);
-            all.requested_bytes.grow(requested);
-        });
+        self.tally.allocate(kind, size, requested);
         if size >= self.rules.max_split {
-            self.statistics.oversize_allocations.grow();
+            self.tally.oversize_allocations.grow();
         }
     }
 
     /// The program lets a block go; it stays active until [`complete`](Self::complete).
-    pub(super) fn count_free(&mut self, id: BlockId) {
+    pub(super) fn count_free_request(&mut self, id: BlockId) {
         let Block { size, pool, .. } = self.blocks[id];
-        self.statistics.each(pool_kind(pool), |all| {
-            all.allocation.shrink(1);
-            all.allocated_bytes.shrink(size);
-        });
+        self.tally.request_free(pool_kind(pool), size);
+        self.count_oversize_free(size);
+    }
+
+    fn count_oversize_free(&mut self, size: u64) {
         if size >= self.rules.max_split {
-            self.statistics.oversize_allocations.shrink();
+            self.tally.oversize_allocations.shrink();
         }
     }
 
@@ -582,11 +570,10 @@ impl<D: Driver> Allocator for PyTorchAllocator<D> {
     }
 
     fn usage(&self) -> Usage {
-        let all = &self.statistics.all;
         Usage {
-            requested: all.requested_bytes.current,
-            allocated: all.allocated_bytes.current,
-            reserved: all.reserved_bytes.current,
+            requested: Bytes::new(self.tally.requested()),
+            allocated: Bytes::new(self.tally.allocated()),
+            reserved: Bytes::new(self.tally.reserved()),
         }
     }
 }

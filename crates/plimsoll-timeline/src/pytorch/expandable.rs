@@ -168,8 +168,8 @@ impl<D: Driver> PyTorchAllocator<D> {
         }
         self.merge_neighbours(id, State::Free);
         self.insert_free(id);
-        self.statistics.each(kind, |all| all.reserved_bytes.grow(mapped));
-        self.statistics.num_device_alloc += 1;
+        self.tally.map(kind, mapped);
+        self.tally.num_device_alloc += 1;
         Some(())
     }
 
@@ -204,8 +204,8 @@ impl<D: Driver> PyTorchAllocator<D> {
             self.insert_free(after);
         }
         let kind = pool_kind(block.pool);
-        self.statistics.each(kind, |all| all.reserved_bytes.shrink(end - start));
-        self.statistics.num_device_free += 1;
+        self.tally.unmap(kind, end - start);
+        self.tally.num_device_free += 1;
         let client = Client { kind, pool: pool_id(block.pool), stream: block.stream };
         self.driver.unmap(client, start, Bytes::new(end - start));
         self.blocks[id].state = State::Unmapped;

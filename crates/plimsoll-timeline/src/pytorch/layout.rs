@@ -287,7 +287,7 @@ impl<D: Driver> PyTorchAllocator<D> {
                 handles.push(BlockHandle::new(id));
             }
             if state == State::Pending {
-                self.count_free(id);
+                self.count_free_request(id);
                 self.push_requested(id);
             }
             if let Some((_, last)) = ends {
@@ -297,11 +297,11 @@ impl<D: Driver> PyTorchAllocator<D> {
         }
         let size = segment.size.get();
         if segment.expandable {
-            self.statistics.each(segment.kind, |all| all.reserved_bytes.grow(size));
+            self.tally.map(segment.kind, size);
         } else {
             self.count_segment(segment.kind, size);
         }
-        self.statistics.num_device_alloc += 1;
+        self.tally.num_device_alloc += 1;
         self.driver.adopt(request.client(), segment.address, segment.size);
         Ok(ends)
     }
@@ -407,10 +407,7 @@ impl<D: Driver> PyTorchAllocator<D> {
             self.insert_free(id);
             let block = self.blocks[id];
             if block.is_split() && !block.expandable {
-                self.statistics.each(pool_kind(block.pool), |all| {
-                    all.inactive_split.grow(1);
-                    all.inactive_split_bytes.grow(block.size);
-                });
+                self.tally.grow_split(pool_kind(block.pool), 1, block.size);
             }
         }
     }

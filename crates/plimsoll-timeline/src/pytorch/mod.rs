@@ -22,6 +22,7 @@ mod pools;
 mod release;
 mod sorted;
 mod statistics;
+mod tally;
 
 pub use allocator::{BlockHandle, PoolKind, PyTorchAllocator};
 pub use conf_text::{Backend, PyTorchSettings, SettingError, TorchRelease, fuzz_settings};

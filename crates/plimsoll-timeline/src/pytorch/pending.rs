@@ -83,7 +83,7 @@ impl<D: Driver> PyTorchAllocator<D> {
         if self.blocks.get(id).is_none_or(|block| block.state != State::Used) {
             return;
         }
-        self.count_free(id);
+        self.count_free_request(id);
         self.forget_streams(id);
         self.blocks[id].state = State::Pending;
         self.push_requested(id);
@@ -122,7 +122,7 @@ impl<D: Driver> PyTorchAllocator<D> {
     /// The free of a block that other streams use.
     #[cold]
     pub(super) fn defer_free(&mut self, id: BlockId) {
-        self.count_free(id);
+        self.count_free_request(id);
         if self.is_capturing(PoolId::DEFAULT) {
             self.blocks[id].state = State::Pending;
             self.pending.deferred.push(id);
@@ -184,7 +184,7 @@ impl<D: Driver> PyTorchAllocator<D> {
     /// Waits for every stream, or for those that one private pool's blocks are used on: every pending free
     /// completes.
     pub(super) fn synchronize(&mut self, only: Option<PoolId>) {
-        self.statistics.num_sync_all_streams += 1;
+        self.tally.num_sync_all_streams += 1;
         self.begin_deferred();
         let concerns = |allocator: &Self, id: BlockId| {
             only.is_none_or(|pool| pool_id(allocator.blocks[id].pool) == pool)

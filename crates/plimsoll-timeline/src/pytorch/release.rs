@@ -57,27 +57,27 @@ impl<D: Driver> PyTorchAllocator<D> {
         // Neither may anything be waited for during a capture, nor given back.
         if !request.capturing {
             self.release_cached(false);
-            self.statistics.num_alloc_retries += 1;
+            self.tally.num_alloc_retries += 1;
             match self.ask_driver(request) {
                 Ok(block) => return Some(block),
                 Err(Refusal::Full) => {}
                 Err(Refusal::Rejected) => return None,
             }
         }
-        self.statistics.num_ooms += 1;
+        self.tally.num_ooms += 1;
         None
     }
 
     /// The error of a request that failed just now.
     pub(super) fn out_of_memory(&self, requested: u64, rounded: u64, segment: u64) -> OutOfMemory {
-        let reserved = self.statistics.all.reserved_bytes.current;
+        let reserved = Bytes::new(self.tally.reserved());
         let allowed = (self.rules.limit < u64::MAX)
             .then(|| Bytes::new(self.rules.limit).saturating_sub(reserved));
         OutOfMemory {
             requested: Bytes::new(requested),
             rounded: Bytes::new(rounded),
             segment: Bytes::new(segment),
-            allocated: self.statistics.all.allocated_bytes.current,
+            allocated: Bytes::new(self.tally.allocated()),
             reserved,
             free: allowed.into_iter().chain(self.driver.free_bytes()).min(),
         }
@@ -85,13 +85,13 @@ impl<D: Driver> PyTorchAllocator<D> {
 
     fn ask_driver(&mut self, request: &Request) -> Result<BlockId, Refusal> {
         let segment = self.rules.segment_size(request.size);
-        let reserved = self.statistics.all.reserved_bytes.current.get();
+        let reserved = self.tally.reserved();
         let after = reserved.checked_add(segment).ok_or(Refusal::Full)?;
         if after > self.rules.limit {
             return Err(Refusal::Full);
         }
         if after > self.rules.reject_above {
-            self.statistics.num_oom_rejections += 1;
+            self.tally.num_oom_rejections += 1;
             return Err(Refusal::Rejected);
         }
         let block = if request.expandable {
@@ -110,18 +110,15 @@ impl<D: Driver> PyTorchAllocator<D> {
             return None;
         };
         self.count_segment(client.kind, segment);
-        self.statistics.num_device_alloc += 1;
+        self.tally.num_device_alloc += 1;
         Some(block)
     }
 
     /// A segment comes into being.
     pub(super) fn count_segment(&mut self, kind: PoolKind, size: u64) {
-        self.statistics.each(kind, |all| {
-            all.segment.grow(1);
-            all.reserved_bytes.grow(size);
-        });
+        self.tally.add_segment(kind, size);
         if size >= self.rules.max_split {
-            self.statistics.oversize_segments.grow();
+            self.tally.oversize_segments.grow();
         }
     }
 
@@ -146,7 +143,7 @@ impl<D: Driver> PyTorchAllocator<D> {
     /// enough is free or nothing more can be freed. A pass is not cut short.
     fn collect_garbage(&mut self) {
         let Some(threshold) = self.rules.collect_above else { return };
-        let reserved = self.statistics.all.reserved_bytes.current.get();
+        let reserved = self.tally.reserved();
         let Some(target) = reserved.checked_sub(threshold) else {
             return;
         };
@@ -267,14 +264,11 @@ impl<D: Driver> PyTorchAllocator<D> {
         self.lane(block.pool, block.stream).free.remove(key);
         self.blocks.remove(key.id());
         let kind = pool_kind(block.pool);
-        self.statistics.each(kind, |all| {
-            all.reserved_bytes.shrink(block.size);
-            all.segment.shrink(1);
-        });
+        self.tally.remove_segment(kind, block.size);
         if block.size >= self.rules.max_split {
-            self.statistics.oversize_segments.shrink();
+            self.tally.oversize_segments.shrink();
         }
-        self.statistics.num_device_free += 1;
+        self.tally.num_device_free += 1;
         let client = Client { kind, pool: pool_id(block.pool), stream: block.stream };
         self.driver.free_segment(client, block.address, Bytes::new(block.size));
     }

@@ -2,8 +2,6 @@
 
 use plimsoll_units::Bytes;
 
-use super::PoolKind;
-
 /// A quantity now, at its highest, and the sum of its increases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistic<T> {
@@ -16,18 +14,6 @@ pub struct Statistic<T> {
 }
 
 impl Statistic<Bytes> {
-    #[inline]
-    pub(super) fn grow(&mut self, bytes: u64) {
-        self.current += Bytes::new(bytes);
-        self.allocated += Bytes::new(bytes);
-        self.peak = self.peak.max(self.current);
-    }
-
-    #[inline]
-    pub(super) fn shrink(&mut self, bytes: u64) {
-        self.current -= Bytes::new(bytes);
-    }
-
     /// The sum of all decreases.
     pub fn freed(&self) -> Bytes {
         self.allocated - self.current
@@ -35,18 +21,6 @@ impl Statistic<Bytes> {
 }
 
 impl Statistic<u64> {
-    #[inline]
-    pub(super) fn grow(&mut self, n: u64) {
-        self.current += n;
-        self.allocated += n;
-        self.peak = self.peak.max(self.current);
-    }
-
-    #[inline]
-    pub(super) fn shrink(&mut self, n: u64) {
-        self.current = self.current.saturating_sub(n);
-    }
-
     /// The sum of all decreases.
     pub fn freed(&self) -> u64 {
         self.allocated.saturating_sub(self.current)
@@ -121,41 +95,4 @@ pub struct Statistics {
     pub num_device_alloc: u64,
     /// Segments given back and pages unmapped, by call.
     pub num_device_free: u64,
-}
-
-impl Statistics {
-    /// Changes the statistics of all pools and of those of one kind.
-    #[inline]
-    pub(super) fn each(&mut self, kind: PoolKind, mut change: impl FnMut(&mut PoolStatistics)) {
-        change(&mut self.all);
-        match kind {
-            PoolKind::Small => change(&mut self.small_pool),
-            PoolKind::Large => change(&mut self.large_pool),
-        }
-    }
-
-    /// Begins new peaks (`reset_peak_memory_stats`).
-    pub(super) fn reset_peaks(&mut self) {
-        for pool in [&mut self.all, &mut self.small_pool, &mut self.large_pool] {
-            for counts in [
-                &mut pool.allocation,
-                &mut pool.active,
-                &mut pool.segment,
-                &mut pool.inactive_split,
-            ] {
-                counts.peak = counts.current;
-            }
-            for bytes in [
-                &mut pool.allocated_bytes,
-                &mut pool.active_bytes,
-                &mut pool.requested_bytes,
-                &mut pool.reserved_bytes,
-                &mut pool.inactive_split_bytes,
-            ] {
-                bytes.peak = bytes.current;
-            }
-        }
-        self.oversize_allocations.peak = self.oversize_allocations.current;
-        self.oversize_segments.peak = self.oversize_segments.current;
-    }
 }
