@@ -190,9 +190,12 @@ fn settings(name: &str) -> PyTorchConfig {
     config
 }
 
+/// A trace by name.
+type Trace = (&'static str, fn() -> Stream);
+
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|w| !w.starts_with("--")).collect();
-    let traces: [(&str, fn() -> Stream); 2] = [("training", training), ("random", random)];
+    let traces: [Trace; 2] = [("training", training), ("random", random)];
     if let [once, name, rest @ ..] = &words[..]
         && once == "once"
     {
