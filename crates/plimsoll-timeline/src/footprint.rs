@@ -40,7 +40,8 @@ pub struct Footprint {
     pub allocated_peak: Bytes,
     /// The most that was held from the driver at once.
     pub reserved_peak: Bytes,
-    /// The first event after which [`allocated_peak`](Self::allocated_peak) holds; `None` without an allocation.
+    /// The first event after which [`allocated_peak`](Self::allocated_peak) holds; `None` without an allocation, or
+    /// where most was allocated before the first event.
     pub peak_event: Option<u32>,
     /// The first event after which [`reserved_peak`](Self::reserved_peak) holds.
     pub reserved_peak_event: Option<u32>,
@@ -222,7 +223,14 @@ pub fn replay_from<A: Allocator>(
         sizes[i] = allocator.allocated_size(&block);
         blocks[i] = Some(block);
     }
-    let mut footprint = Footprint::default();
+    let before = allocator.usage();
+    let mut footprint = Footprint {
+        requested_peak: before.requested,
+        allocated_peak: before.allocated,
+        reserved_peak: before.reserved,
+        at_peak: before,
+        ..Footprint::default()
+    };
 
     let mut event = 0u32;
     for part in events.chunks(stretch_events) {
@@ -287,8 +295,9 @@ pub fn replay_from<A: Allocator>(
     footprint.end = allocator.usage();
     footprint.events = event;
     footprint.phases = timeline.phases().to_vec();
-    if let Some(peak) = footprint.peak_event {
-        footprint.peak_phase = timeline.phase_at(peak as usize);
+    let peak = footprint.peak_event;
+    footprint.peak_phase = peak.and_then(|event| timeline.phase_at(event as usize));
+    if peak.is_some() || timeline.existing() > 0 {
         footprint.live = attribution::live_after(timeline, &sizes, peak, options.origins);
     }
     let (series, end) = series::curve(timeline, &sizes, &stretches);

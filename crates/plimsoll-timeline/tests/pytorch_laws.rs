@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 
 use naive::{Kind, Naive};
 use plimsoll_timeline::{
-    BlockHandle, BlockState, CaptureRule, PendingFrees, PoolId, PoolKind, PoolOptions,
-    PoolStatistics, PyTorchAllocator, PyTorchConfig, RoundupDivisions, TieBreak,
+    BlockHandle, BlockState, CaptureRule, Layout, LayoutReservation, PendingFrees, PoolId,
+    PoolKind, PoolOptions, PoolStatistics, PyTorchAllocator, PyTorchConfig, RoundupDivisions,
+    TieBreak,
 };
 use plimsoll_units::Bytes;
 use proptest::prelude::*;
@@ -438,5 +439,103 @@ proptest! {
                 _ => torch.empty_cache(),
             }
         }
+    }
+}
+
+/// A change to a layout that a file could hold.
+#[derive(Clone, Debug)]
+enum Damage {
+    DropSegment(usize),
+    DropReservations,
+    Stream(usize, u16),
+    Expandable(usize),
+    Move(usize, u64),
+    Block(usize, u64),
+    Reservation(u64, u64),
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    prop_oneof![
+        3 => any::<usize>().prop_map(Damage::DropSegment),
+        3 => Just(Damage::DropReservations),
+        3 => (any::<usize>(), 0..4u16).prop_map(|(n, stream)| Damage::Stream(n, stream)),
+        3 => any::<usize>().prop_map(Damage::Expandable),
+        1 => (any::<usize>(), any::<u64>()).prop_map(|(n, by)| Damage::Move(n, by)),
+        1 => (any::<usize>(), any::<u64>()).prop_map(|(n, size)| Damage::Block(n, size)),
+        1 => (any::<u64>(), any::<u64>()).prop_map(|(at, size)| Damage::Reservation(at, size)),
+    ]
+}
+
+fn spoil(layout: &mut Layout, damage: &Damage) {
+    let count = layout.segments.len();
+    let pick = |n: usize| n.checked_rem(count);
+    match *damage {
+        Damage::DropSegment(n) => {
+            pick(n).map(|n| layout.segments.remove(n));
+        }
+        Damage::DropReservations => layout.reservations.clear(),
+        Damage::Stream(n, stream) => {
+            pick(n).map(|n| layout.segments[n].stream = stream);
+        }
+        Damage::Expandable(n) => {
+            pick(n).map(|n| layout.segments[n].expandable ^= true);
+        }
+        Damage::Move(n, by) => {
+            pick(n).map(|n| layout.segments[n].address = by);
+        }
+        Damage::Block(n, size) => {
+            pick(n).map(|n| layout.segments[n].blocks[0].size = Bytes::new(size));
+        }
+        Damage::Reservation(address, size) => layout.reservations.push(LayoutReservation {
+            address,
+            size: Bytes::new(size),
+            kind: PoolKind::Large,
+            stream: 0,
+            pool: PoolId::DEFAULT,
+        }),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn any_layout_is_refused_or_works(
+        config in config(),
+        before in prop::collection::vec(op(3), 1..100),
+        damages in prop::collection::vec(damage(), 0..4),
+        after in prop::collection::vec(op(3), 1..100),
+    ) {
+        let mut torch = PyTorchAllocator::new(config.clone());
+        let mut live = Vec::new();
+        let go = |torch: &mut PyTorchAllocator, live: &mut Vec<BlockHandle>, ops: &[Op]| {
+            for op in ops {
+                match *op {
+                    Op::Malloc { bytes, stream } => {
+                        live.extend(torch.malloc(Bytes::new(bytes), stream));
+                    }
+                    Op::Free(n) if !live.is_empty() => torch.free(live.swap_remove(n % live.len())),
+                    _ => torch.empty_cache(),
+                }
+            }
+        };
+        go(&mut torch, &mut live, &before);
+        let mut layout = torch.layout();
+        damages.iter().for_each(|damage| spoil(&mut layout, damage));
+        let Ok((mut torch, mut live)) = PyTorchAllocator::from_layout(config, &layout) else {
+            return Ok(());
+        };
+        prop_assert_eq!(live.len(), layout.active_blocks().count());
+        prop_assert_eq!(torch.layout().reserved(), layout.reserved());
+        go(&mut torch, &mut live, &after);
+        let (mut end, mut reserved) = (0, Bytes::ZERO);
+        for segment in torch.layout().segments {
+            prop_assert!(segment.address >= end, "segments overlap");
+            end = segment.address + segment.size.get();
+            reserved += segment.size;
+        }
+        prop_assert_eq!(torch.statistics().all.reserved_bytes.current, reserved);
+        live.into_iter().for_each(|block| torch.free(block));
+        prop_assert!(torch.statistics().all.allocated_bytes.current.is_zero());
     }
 }

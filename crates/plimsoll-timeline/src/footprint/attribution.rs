@@ -21,11 +21,16 @@ struct Held {
     tensors: u32,
 }
 
-/// The live set after event `at`, the `listed` largest origins one by one.
-pub(super) fn live_after(timeline: &Timeline, sizes: &[Bytes], at: u32, listed: usize) -> LiveSet {
+/// The live set after event `at`, or before the first one; the `listed` largest origins one by one.
+pub(super) fn live_after(
+    timeline: &Timeline,
+    sizes: &[Bytes],
+    at: Option<u32>,
+    listed: usize,
+) -> LiveSet {
     let mut born = vec![DEAD; sizes.len()];
     born[..timeline.existing() as usize].fill(BEFORE);
-    for (event, happens) in (0..=at).zip(timeline.events()) {
+    for (event, happens) in (0..at.map_or(0, |at| at + 1)).zip(timeline.events()) {
         match *happens {
             Event::Alloc(id) => born[id.0 as usize] = event,
             Event::Free(id) | Event::FreeRequested(id) => born[id.0 as usize] = DEAD,

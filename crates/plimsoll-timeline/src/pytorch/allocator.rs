@@ -577,3 +577,22 @@ impl<D: Driver> Allocator for PyTorchAllocator<D> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_follows_the_live_blocks_and_not_the_trace() {
+        let mut torch = PyTorchAllocator::new(PyTorchConfig::default());
+        let mut live = std::collections::VecDeque::new();
+        for i in 0..200_000u64 {
+            let bytes = Bytes::new(1 + i * i % 3_000_017);
+            live.push_back(torch.malloc(bytes, (i % 3) as u16).unwrap());
+            if live.len() > 100 {
+                torch.free(live.pop_front().unwrap());
+            }
+        }
+        assert!(torch.blocks.slots() < 1000, "{} slots", torch.blocks.slots());
+    }
+}

@@ -114,6 +114,12 @@ impl Arena {
         self.blocks.get(id.0 as usize)
     }
 
+    /// How many blocks it has room for without growing.
+    #[cfg(test)]
+    pub fn slots(&self) -> usize {
+        self.blocks.len()
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (BlockId, &Block)> {
         (0..)
             .map(BlockId)
