@@ -468,24 +468,16 @@ fn damage() -> impl Strategy<Value = Damage> {
 
 fn spoil(layout: &mut Layout, damage: &Damage) {
     let count = layout.segments.len();
-    let pick = |n: usize| n.checked_rem(count);
+    if count == 0 {
+        return;
+    }
     match *damage {
-        Damage::DropSegment(n) => {
-            pick(n).map(|n| layout.segments.remove(n));
-        }
+        Damage::DropSegment(n) => drop(layout.segments.remove(n % count)),
         Damage::DropReservations => layout.reservations.clear(),
-        Damage::Stream(n, stream) => {
-            pick(n).map(|n| layout.segments[n].stream = stream);
-        }
-        Damage::Expandable(n) => {
-            pick(n).map(|n| layout.segments[n].expandable ^= true);
-        }
-        Damage::Move(n, by) => {
-            pick(n).map(|n| layout.segments[n].address = by);
-        }
-        Damage::Block(n, size) => {
-            pick(n).map(|n| layout.segments[n].blocks[0].size = Bytes::new(size));
-        }
+        Damage::Stream(n, stream) => layout.segments[n % count].stream = stream,
+        Damage::Expandable(n) => layout.segments[n % count].expandable ^= true,
+        Damage::Move(n, to) => layout.segments[n % count].address = to,
+        Damage::Block(n, size) => layout.segments[n % count].blocks[0].size = Bytes::new(size),
         Damage::Reservation(address, size) => layout.reservations.push(LayoutReservation {
             address,
             size: Bytes::new(size),
