@@ -95,13 +95,15 @@ impl Finding {
         }
     }
 
-    /// Adds a sentence.
+    /// Adds a sentence; its first letter becomes a capital.
     #[must_use]
     pub fn say(mut self, sentence: impl AsRef<str>) -> Finding {
         if !self.sentence.is_empty() {
             self.sentence.push_str(". ");
         }
-        self.sentence.push_str(sentence.as_ref());
+        let mut letters = sentence.as_ref().chars();
+        self.sentence.extend(letters.next().into_iter().flat_map(char::to_uppercase));
+        self.sentence.push_str(letters.as_str());
         self
     }
 

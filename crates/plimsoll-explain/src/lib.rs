@@ -5,6 +5,7 @@
 mod compare;
 mod finding;
 mod findings;
+pub mod message;
 mod page;
 mod place;
 mod recording;
