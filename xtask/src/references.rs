@@ -42,6 +42,11 @@ fn pages() -> anyhow::Result<Vec<(String, String)>> {
             "docs/reference/estimate.schema.json".to_owned(),
             schema(plimsoll_engine::schema::response())?,
         ),
+        (
+            "docs/reference/explain.schema.json".to_owned(),
+            schema(plimsoll_engine::schema::explanation())?,
+        ),
+        ("docs/reference/messages.md".to_owned(), messages()),
         ("docs/reference/models.md".to_owned(), models()),
         ("docs/reference/gpus.md".to_owned(), gpus()),
     ];
@@ -126,6 +131,29 @@ fn exit_codes() -> String {
     let mut out = format!("{MADE}# Exit codes\n\n| code | meaning |\n|---|---|\n");
     for (exit, meaning) in Exit::ALL {
         let _ = writeln!(out, "| {} | {meaning} |", exit.code());
+    }
+    out
+}
+
+fn messages() -> String {
+    let (date, rows) = plimsoll_engine::explained_messages();
+    let mut out = format!(
+        "{MADE}# Messages\n\n{} messages that `plimsoll explain` looks for; their sources were read on {date}. \
+         `owner/name#number` is an issue or pull request of that repository that quotes the text, a path is the file \
+         that prints it, and *recalled* marks general knowledge that was not read again.\n\n\
+         | framework | words | what it is | versions | source |\n|---|---|---|---|---|\n",
+        rows.len()
+    );
+    for row in rows {
+        let _ = writeln!(
+            out,
+            "| {} | `{}` | {} | {} | {} |",
+            row.framework,
+            row.words.replace('|', "\\|"),
+            row.kind,
+            row.versions.replace('|', "\\|"),
+            row.source
+        );
     }
     out
 }

@@ -41,6 +41,9 @@ pub enum Command {
     /// Will it fit, what uses the memory, and what is the most that fits?
     #[command(after_long_help = EXAMPLES)]
     Estimate(Box<EstimateArgs>),
+    /// Why did it run out of memory? Reads logs and error messages of frameworks and engines.
+    #[command(after_long_help = EXPLAIN_EXAMPLES)]
+    Explain(ExplainArgs),
     /// List the models of the catalogue.
     Models(ListArgs),
     /// List the GPUs of the catalogue.
@@ -61,6 +64,25 @@ Examples:
   plimsoll estimate --data image:3840x2160x3:f32 --batch 8 --gpu 24GiB
 
 Exit codes: 0 fits, 1 does not fit, 2 usage, 3 model, 4 network, 5 GPU, 6 not modelled, 7 output.";
+
+const EXPLAIN_EXAMPLES: &str = "\
+Examples:
+  plimsoll explain train.log
+  python train.py 2>&1 | plimsoll explain -
+  plimsoll explain rank*.log --json
+
+Exit codes: 0 explained, 2 usage, 3 file, 7 output, 8 nothing in it that is known.";
+
+/// `plimsoll explain`.
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// Logs or error messages, also of several ranks, plain or gzip or zstd; - reads standard input.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<String>,
+    /// Print JSON (schema plimsoll.explain/1).
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// Options of the catalogue's lists.
 #[derive(Debug, Args)]

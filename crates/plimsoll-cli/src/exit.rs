@@ -26,11 +26,13 @@ pub enum Exit {
     Unsupported,
     /// The result could not be written.
     Output,
+    /// An input to be explained holds nothing that is known.
+    Nothing,
 }
 
 impl Exit {
     /// Every code with its meaning, in order.
-    pub const ALL: [(Exit, &'static str); 8] = [
+    pub const ALL: [(Exit, &'static str); 9] = [
         (
             Exit::Success,
             "it fits (the estimate is within the capacity), or the command did what it was asked",
@@ -43,7 +45,10 @@ impl Exit {
             Exit::Usage,
             "the command line or the request is wrong: an unknown option, a value out of range, a contradiction",
         ),
-        (Exit::Model, "the model is unknown, or its files are missing, damaged or contradictory"),
+        (
+            Exit::Model,
+            "the model is unknown, or a file is missing, unreadable, damaged or contradictory",
+        ),
         (
             Exit::Network,
             "the model hub could not be reached, refused the request, or is switched off by HF_HUB_OFFLINE",
@@ -54,6 +59,10 @@ impl Exit {
             "the request is valid, but this combination of model and workload is not modelled",
         ),
         (Exit::Output, "the result could not be written; a closed pipe is not an error"),
+        (
+            Exit::Nothing,
+            "`plimsoll explain`: the input was read, and nothing in it is known, or it is of another kind",
+        ),
     ];
 
     /// The number that the shell sees.
@@ -67,6 +76,7 @@ impl Exit {
             Exit::Machine => 5,
             Exit::Unsupported => 6,
             Exit::Output => 7,
+            Exit::Nothing => 8,
         }
     }
 
@@ -140,6 +150,7 @@ impl CliError {
                 ErrorKind::Model => Exit::Model,
                 ErrorKind::Machine => Exit::Machine,
                 ErrorKind::Unsupported => Exit::Unsupported,
+                ErrorKind::Nothing => Exit::Nothing,
             },
             CliError::Usage { .. } => Exit::Usage,
             CliError::Read { .. } | CliError::Hub { .. } => Exit::Model,

@@ -8,6 +8,7 @@ use clap::{CommandFactory, FromArgMatches};
 pub mod args;
 pub mod exit;
 mod explain;
+mod explanation;
 mod high;
 mod input;
 mod lists;
@@ -33,6 +34,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Exit {
             let given = matches.subcommand().map(|(_, m)| args::given(m)).unwrap_or_default();
             estimate(args, &given)
         }
+        Command::Explain(args) => explanation::run(args),
         Command::Models(args) => lists::models(args),
         Command::Gpus(args) => lists::gpus(args),
         Command::Completions { shell } => completions(*shell),

@@ -9,6 +9,9 @@ use plimsoll_engine::{Bytes, Figure, FigureValue, Response, Verdict};
 use crate::lists;
 
 mod bar;
+mod explanation;
+
+pub use explanation::explanation;
 
 const GOOD: Style = AnsiColor::Green.on_default().bold();
 const DOUBTFUL: Style = AnsiColor::Yellow.on_default().bold();

@@ -128,6 +128,81 @@ fn reports_are_one_screen() {
     }
 }
 
+/// Runs of `explain` over the logs in `tests/data/logs`, by the snapshot's name.
+const EXPLAINED: [(&str, &str); 11] = [
+    ("explain-train", "explain logs/train.log"),
+    ("explain-ranks", "explain logs/ranks.log"),
+    ("explain-shared-gpu", "explain logs/shared-gpu.log"),
+    ("explain-vllm", "explain logs/vllm.log"),
+    ("explain-sglang", "explain logs/sglang.log"),
+    ("explain-llama", "explain logs/llama.log"),
+    ("explain-jax", "explain logs/jax.log"),
+    ("explain-host", "explain logs/host.log"),
+    ("explain-usage", "explain logs/usage.log"),
+    ("explain-kernel", "explain logs/kernel.log"),
+    ("explain-several-files", "explain logs/ranks.log logs/llama.log"),
+];
+
+#[test]
+fn explanations_name_cause_and_cure() {
+    for (name, line) in EXPLAINED {
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        check(name, &arguments);
+    }
+    for (name, line) in [
+        ("explain-json", "explain logs/shared-gpu.log --json"),
+        ("explain-nothing", "explain logs/nothing.log"),
+        ("explain-missing", "explain logs/absent.log"),
+        ("explain-folder", "explain logs"),
+        ("explain-no-file", "explain"),
+        ("explain-snapshot", "explain logs/snapshot.pickle"),
+        ("explain-model", "explain truncated.gguf"),
+    ] {
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        check(name, &arguments);
+    }
+}
+
+#[test]
+fn compressed_logs_and_standard_input_read_the_same() {
+    let plain = run(&["explain", "logs/ranks.log", "--json"]);
+    let packed = run(&["explain", "logs/ranks.log.gz", "--json"]);
+    let text = |o: &Output| String::from_utf8(o.stdout.clone()).unwrap();
+    assert_eq!(text(&plain), text(&packed).replace("ranks.log.gz", "ranks.log"));
+    let input = fs::File::open(folder().join("data/logs/ranks.log")).unwrap();
+    let piped = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(["explain", "-", "--json"])
+        .env_clear()
+        .stdin(input)
+        .output()
+        .unwrap();
+    assert_eq!(text(&plain).replace("logs/ranks.log", "-"), text(&piped));
+}
+
+/// What an explanation tells to type is typed: the estimate takes it.
+#[test]
+fn commands_of_explanations_are_understood() {
+    let mut typed = 0;
+    for (name, line) in EXPLAINED {
+        let mut arguments: Vec<&str> = line.split_whitespace().collect();
+        arguments.push("--json");
+        let output = run(&arguments);
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(json["schema"], "plimsoll.explain/1", "{name}");
+        let Some(command) = json["model_with"]["command"].as_str() else { continue };
+        let words: Vec<String> = command.split_whitespace().map(|w| w.replace('\'', "")).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).skip(1).collect();
+        // Words in capitals and files of others cannot be run.
+        if words.iter().any(|w| *w == "MODEL" || w.starts_with("GPU") || w.ends_with(".gguf")) {
+            continue;
+        }
+        typed += 1;
+        let code = run(&words).status.code();
+        assert!(matches!(code, Some(0 | 1)), "{}", text(&words, &run(&words)));
+    }
+    assert!(typed >= 2, "only {typed} commands were complete");
+}
+
 #[test]
 fn the_verdict_is_the_exit_code() {
     for (line, code) in [
@@ -138,6 +213,11 @@ fn the_verdict_is_the_exit_code() {
         ("estimate gpt2 --train --gpu h100-80g --explain nothing", 2),
         ("--version", 0),
         ("estimate --help", 0),
+        ("explain --help", 0),
+        ("explain logs/train.log", 0),
+        ("explain logs/usage.log --json", 0),
+        ("explain logs/nothing.log", 8),
+        ("explain logs/absent.log", 3),
         ("completions bash", 0),
         ("completions tcsh", 2),
     ] {

@@ -71,6 +71,30 @@ pub enum EngineError {
         reason: String,
     },
 
+    /// An input to be explained holds no line that is known.
+    #[error("{name}: {lines} read, and none says anything of memory that is known")]
+    NothingKnown {
+        /// The input.
+        name: String,
+        /// How many lines were read.
+        lines: String,
+        /// How many messages were looked for.
+        messages: usize,
+        /// Whose messages.
+        frameworks: String,
+    },
+
+    /// An input to be explained is of another kind.
+    #[error("{name} is {what}, not a log")]
+    NotExplained {
+        /// The input.
+        name: String,
+        /// What it is.
+        what: String,
+        /// What to do instead.
+        cure: &'static str,
+    },
+
     /// The estimate exceeded 2^64 bytes.
     #[error("the sizes in this request multiply to more than 16 EiB")]
     TooLarge,
@@ -87,6 +111,8 @@ pub enum ErrorKind {
     Machine,
     /// Valid, but not modelled.
     Unsupported,
+    /// The input holds nothing that is known.
+    Nothing,
 }
 
 impl EngineError {
@@ -102,6 +128,9 @@ impl EngineError {
             EngineError::UnknownModel { .. } | EngineError::ModelInput { .. } => ErrorKind::Model,
             EngineError::Machine { .. } => ErrorKind::Machine,
             EngineError::Unsupported { .. } => ErrorKind::Unsupported,
+            EngineError::NothingKnown { .. } | EngineError::NotExplained { .. } => {
+                ErrorKind::Nothing
+            }
         }
     }
 
@@ -121,6 +150,10 @@ impl EngineError {
                 "did you mean {}? For a model of the Hugging Face hub write hf:org/name",
                 nearest.join(", ")
             )),
+            EngineError::NothingKnown { messages, frameworks, .. } => Some(format!(
+                "looked for {messages} messages of {frameworks}; give the part of the log with the error, from the first traceback on, with stderr in it (2>&1)"
+            )),
+            EngineError::NotExplained { cure, .. } => Some((*cure).to_owned()),
             EngineError::TooLarge => Some("check batch, sequence and context: one of them is too large by far".into()),
             _ => None,
         }

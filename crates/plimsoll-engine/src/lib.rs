@@ -10,6 +10,7 @@ mod choice;
 pub mod choices;
 mod describe;
 mod error;
+mod explain;
 mod find;
 mod job;
 mod lists;
@@ -31,6 +32,12 @@ mod workload;
 
 pub use choice::{Choice, OptionValue, ParseChoiceError, Word};
 pub use error::{EngineError, ErrorKind};
+pub use explain::{
+    DevicePart, EXPLAIN_SCHEMA, EXPLAIN_SNIFF, ExplainInput, ExplainSource, Explanation,
+    ExplanationKind, FailurePlace, FailureSummary, Finding, LogExplainer, LogReport, Meaning,
+    MessageRow, Modelled, SettingRow, SourceSummary, UsageSummary, explain_input,
+    explained_messages,
+};
 pub use lists::{GpuRow, ModelRow, list_gpus, list_models};
 pub use model::{ConfigSource, ModelFiles, ModelInput, ModelSource, ReadSeek};
 pub use picture::picture;

@@ -1,4 +1,4 @@
-//! The JSON schemas of request and response, for the generated references.
+//! The JSON schemas of requests and responses, for the generated references.
 
 use schemars::{Schema, schema_for};
 
@@ -10,4 +10,9 @@ pub fn request() -> Schema {
 /// The schema of [`Response`](crate::Response).
 pub fn response() -> Schema {
     schema_for!(crate::Response)
+}
+
+/// The schema of [`Explanation`](crate::Explanation).
+pub fn explanation() -> Schema {
+    schema_for!(crate::Explanation)
 }
