@@ -4,8 +4,8 @@ mod emulator;
 
 use emulator::{Op, Process};
 use plimsoll_explain::{Recording, TuneOptions, devices, recording, replay_exact, tune, what_if};
-use plimsoll_formats::snapshot::Snapshot;
-use plimsoll_timeline::{Layout, PyTorchConfig, RoundupDivisions};
+use plimsoll_formats::snapshot::{Action, Snapshot};
+use plimsoll_timeline::{BlockState, Layout, PoolKind, PyTorchConfig, RoundupDivisions};
 use plimsoll_units::Bytes;
 use proptest::prelude::*;
 
@@ -95,12 +95,26 @@ proptest! {
     #[test]
     fn a_recording_is_reproduced_exactly(config in config(), (ops, cut) in ops(2, 2)) {
         let (snapshot, start, process) = recorded(&config, &ops, cut);
+        // Completions without any request look like a recording that leaves requests out.
+        let has = |action| snapshot.traces[0].events.iter().any(|event| event.action == action);
+        prop_assume!(has(Action::FreeRequested) || !has(Action::FreeCompleted));
         let Ok(recording) = recording(&snapshot, 0) else {
             prop_assert!(devices(&snapshot).is_empty());
             return Ok(());
         };
         let expected: Vec<_> = start.segments.iter().map(|s| (s.address, s.size)).collect();
         prop_assert_eq!(segments_of(&recording), expected);
+        let blocks: Vec<_> = start.active_blocks().collect();
+        prop_assert_eq!(recording.start_blocks.len(), blocks.len());
+        for (found, (segment, block)) in recording.start_blocks.iter().zip(blocks) {
+            prop_assert_eq!((found.address, found.requested), (block.address, block.requested));
+            prop_assert_eq!(found.pending, block.state == BlockState::PendingFree);
+            // The slack of a block that is freed before anything is allocated beside it leaves no trace.
+            let slack = block.size.checked_sub(found.size).unwrap();
+            let exact = segment.kind == PoolKind::Small || segment.expandable;
+            let most = if exact { Bytes::ZERO } else { Bytes::mib(20) };
+            prop_assert!(slack <= most, "{found:?} {block:?}");
+        }
         let exact = replay_exact(&recording);
         prop_assert!(exact.exact, "{:#?}\n{:#?}", exact, recording.remarks);
         prop_assert_eq!(exact.peaks.reserved, process.reserved_peak());
@@ -158,6 +172,37 @@ proptest! {
                 let figures = (outcome.retries, outcome.peaks.reserved);
                 prop_assert!(best.is_some_and(|best| best <= figures), "{:?} {:#?}", figures, tuning);
             }
+        }
+    }
+
+    /// Recordings that leave out an action: what can be known is, and the rest is said.
+    #[test]
+    fn actions_that_were_not_recorded_are_made_up_for(
+        (ops, cut) in ops(2, 1),
+        skipped in prop::sample::select(vec![
+            Action::Alloc,
+            Action::FreeRequested,
+            Action::FreeCompleted,
+            Action::SegmentAlloc,
+            Action::SegmentFree,
+        ]),
+    ) {
+        // Without another stream every free completes at once, so that one of its two events tells all.
+        let ops: Vec<Op> = (ops.into_iter())
+            .filter(|op| !matches!(op, Op::FreeLater(_) | Op::Complete(_)))
+            .collect();
+        let cut = cut.min(ops.len());
+        let (mut snapshot, ..) = recorded(&PyTorchConfig::default(), &ops, cut);
+        let events = &mut snapshot.traces[0].events;
+        let before = events.len();
+        events.retain(|event| event.action != skipped);
+        let removed = before - events.len();
+        let Ok(recording) = recording(&snapshot, 0) else { return Ok(()) };
+        let exact = replay_exact(&recording);
+        if removed == 0 || matches!(skipped, Action::FreeRequested | Action::FreeCompleted) {
+            prop_assert!(exact.exact, "{:#?}\n{:#?}", exact, recording.remarks);
+        } else if !exact.exact {
+            prop_assert!(!recording.remarks.is_empty());
         }
     }
 }

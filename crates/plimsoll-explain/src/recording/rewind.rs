@@ -85,6 +85,7 @@ pub(super) fn rewind(
     oddities: &mut Oddities,
 ) -> Rewound {
     let mut walk = Walk::from_end(snapshot, device, oddities);
+    walk.requests = events.iter().any(|event| event.action == Action::FreeRequested);
     for (index, event) in events.iter().enumerate().rev() {
         walk.undo(index as u32, event, oddities);
     }
@@ -95,6 +96,8 @@ pub(super) fn rewind(
 struct Walk {
     ranges: Ranges,
     live: AddressMap<Live>,
+    /// Whether requested frees were recorded; without them, a block that completes its free was in use before.
+    requests: bool,
     private: Vec<(u32, PoolId)>,
 }
 
@@ -140,7 +143,8 @@ impl Walk {
                 }
             }
             Action::FreeCompleted => {
-                if event.size > 0 && self.live.insert(start, freed(event)).is_some() {
+                let live = Live { pending: self.requests, ..freed(event) };
+                if event.size > 0 && self.live.insert(start, live).is_some() {
                     oddities.alloc_missing += 1;
                 }
             }

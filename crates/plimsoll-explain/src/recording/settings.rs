@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use plimsoll_formats::snapshot::{
     Action, BlockState, Segment, SegmentKind, Settings, Snapshot, TraceEvent, Writer,
 };
-use plimsoll_timeline::{PyTorchConfig, RoundupDivisions};
+use plimsoll_timeline::{PyTorchConfig, PyTorchSettings, RoundupDivisions};
 use plimsoll_units::Bytes;
 
 use super::remark::{Remark, grouped};
@@ -31,7 +31,10 @@ pub(super) fn recorded_config(
     };
     let mut remarks = Vec::new();
     match &snapshot.settings {
-        Some(settings) => state(&mut config, settings),
+        Some(settings) => {
+            remarks.extend(hidden(&mut config, &settings.conf));
+            state(&mut config, settings);
+        }
         None => remarks.push(Remark::assumed(
             "the file has no allocator settings (they came with torch 2.3): torch's defaults are assumed",
         )),
@@ -62,6 +65,27 @@ pub(super) fn recorded_config(
         config.large_segment = size;
     }
     (config, remarks)
+}
+
+/// What only the text of the settings tells: the other fields of the file leave it out.
+fn hidden(config: &mut PyTorchConfig, conf: &str) -> Vec<Remark> {
+    let said = match PyTorchSettings::read(conf, None) {
+        Ok(said) => said,
+        Err(error) => {
+            return vec![Remark::inconsistent(format!(
+                "the text of the settings is not valid: {error}"
+            ))];
+        }
+    };
+    config.large_segment = said.config.large_segment;
+    config.max_non_split_rounding = said.config.max_non_split_rounding;
+    let limited = said.memory_fraction.filter(|fraction| *fraction < 1.0);
+    let remark = limited.map(|fraction| {
+        Remark::incomplete(format!(
+            "per_process_memory_fraction is {fraction}, and the file does not say of how much memory: the limit is left out"
+        ))
+    });
+    remark.into_iter().collect()
 }
 
 /// What `allocator_settings` states.

@@ -1,6 +1,7 @@
 //! The driver of an exact replay: it answers each request as the recording says it was answered, and notes what was
 //! asked. Where the recording gives memory back before it gets a segment, the driver must have refused before.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use plimsoll_timeline::{Client, Device, Driver, DriverCall, DriverEvent};
@@ -22,9 +23,18 @@ pub(super) struct Script<'a> {
     fails: bool,
     /// What was asked during this request.
     asked: Vec<DriverEvent>,
+    /// What is held, by first address: a damaged recording may give one range twice.
+    held: BTreeMap<u64, u64>,
     /// Makes up the addresses of calls that were not recorded.
     beyond: Device,
 }
+
+/// Addresses are multiples of this...
+const BLOCK: u64 = 512;
+/// ...those of reservations of this...
+const PAGE: u64 = 2 << 20;
+/// ...and none reaches beyond this. Recorded ones that do not keep to it are not handed out.
+const LAST_ADDRESS: u64 = 1 << 57;
 
 impl<'a> Script<'a> {
     pub fn new(calls: &'a [RecordedCall]) -> Self {
@@ -44,6 +54,7 @@ impl<'a> Script<'a> {
             given_back: 0,
             fails: false,
             asked: Vec::new(),
+            held: BTreeMap::new(),
             beyond,
         }
     }
@@ -89,6 +100,32 @@ impl<'a> Script<'a> {
         }
     }
 
+    /// Whether a recorded range can be handed out.
+    fn is_free(&self, address: u64, size: u64, alignment: u64) -> bool {
+        let Some(end) = address.checked_add(size).filter(|end| *end <= LAST_ADDRESS) else {
+            return false;
+        };
+        let below = self.held.range(..end).next_back();
+        address.is_multiple_of(alignment) && below.is_none_or(|(_, stop)| *stop <= address)
+    }
+
+    fn hold(&mut self, address: u64, size: Bytes) {
+        self.held.insert(address, address.saturating_add(size.get()));
+    }
+
+    fn let_go(&mut self, address: u64, size: Bytes) {
+        let end = address.saturating_add(size.get());
+        let Some((&start, &stop)) = self.held.range(..=address).next_back() else { return };
+        // Pages may be taken out of the middle of a range.
+        self.held.remove(&start);
+        if start < address {
+            self.held.insert(start, address);
+        }
+        if end < stop {
+            self.held.insert(end, stop);
+        }
+    }
+
     fn take(&mut self, call: DriverCall, address: Option<u64>, size: Bytes) -> Option<u64> {
         let Given::Call(at) = self.next_given() else { return None };
         let event = self.calls[at].event;
@@ -116,16 +153,19 @@ impl Driver for Script<'_> {
         if matches!(self.next_given(), Given::Refused) {
             return None;
         }
-        let address = match self.take(DriverCall::SegmentAlloc, None, size) {
+        let recorded = self.take(DriverCall::SegmentAlloc, None, size);
+        let address = match recorded.filter(|at| self.is_free(*at, size.get(), BLOCK)) {
             Some(address) => address,
             None => self.beyond.alloc_segment(client, size)?,
         };
+        self.hold(address, size);
         self.asked.push(DriverEvent { call: DriverCall::SegmentAlloc, address, size });
         Some(address)
     }
 
     fn free_segment(&mut self, _: Client, address: u64, size: Bytes) {
         self.given_back += 1;
+        self.let_go(address, size);
         self.asked.push(DriverEvent { call: DriverCall::SegmentFree, address, size });
     }
 
@@ -134,7 +174,11 @@ impl Driver for Script<'_> {
         let later = self.calls[self.next..].iter();
         let mut maps = later.filter(|call| call.event.call == DriverCall::SegmentMap);
         let first = maps.next().map(|call| call.event.address);
-        first.or_else(|| self.beyond.reserve(client, size, page))
+        let usable = |at: &u64| {
+            at.checked_add(size.get()).is_some_and(|end| end <= LAST_ADDRESS)
+                && self.is_free(*at, PAGE, PAGE)
+        };
+        first.filter(usable).or_else(|| self.beyond.reserve(client, size, page))
     }
 
     fn map(&mut self, _: Client, address: u64, size: Bytes) -> bool {
@@ -142,16 +186,21 @@ impl Driver for Script<'_> {
             return false;
         }
         self.take(DriverCall::SegmentMap, Some(address), size);
+        self.hold(address, size);
         self.asked.push(DriverEvent { call: DriverCall::SegmentMap, address, size });
         true
     }
 
     fn unmap(&mut self, _: Client, address: u64, size: Bytes) {
         self.given_back += 1;
+        self.let_go(address, size);
         self.asked.push(DriverEvent { call: DriverCall::SegmentUnmap, address, size });
     }
 
     fn adopt(&mut self, client: Client, address: u64, size: Bytes) {
+        if !size.is_zero() {
+            self.hold(address, size);
+        }
         self.beyond.adopt(client, address, size);
     }
 
