@@ -61,6 +61,11 @@ impl Program {
         self.process.free(tag, true);
     }
 
+    pub fn empty_cache(&mut self, frames: Frames<'_>) {
+        self.go(frames);
+        self.process.run(&[super::Op::EmptyCache]);
+    }
+
     pub fn scope(&mut self, name: &str, stage: Stage) {
         let name = self.builder.name(name).unwrap();
         let time_us = self.process.time();
