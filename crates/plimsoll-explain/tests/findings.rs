@@ -451,3 +451,136 @@ fn the_worst_rank_and_what_makes_it_so_are_found() {
     assert_eq!((found.imbalance, found.by_category.len()), (Bytes::ZERO, 0));
     assert_eq!(ranks(&[]).findings, []);
 }
+
+/// What one allocation on a stack is taken for, when it stays to the end and something else follows.
+fn category_of(frames: Frames<'_>) -> Category {
+    let mut p = Program::new(PyTorchConfig::default());
+    p.alloc(frames, 5 * MIB);
+    let other = p.alloc(FORWARD, 4096);
+    p.free(FORWARD, other);
+    let explanation = explained(&p.dump());
+    explanation.end.live.by_stack[0].category
+}
+
+#[test]
+fn stacks_tell_what_memory_is_for() {
+    let call = ("/v/site-packages/torch/nn/modules/module.py", 1740, "_call_impl");
+    let engine = ("??", 0, "torch::autograd::Engine::thread_main(x)");
+    let train = ("/home/u/train.py", 1, "<module>");
+    let cases: &[(Frames<'_>, Category)] = &[
+        (INIT, Category::Parameters),
+        (FORWARD, Category::Activations),
+        (LOSS, Category::LogitsAndLoss),
+        (OPTIMIZER, Category::OptimizerStates),
+        (
+            &[("/v/site-packages/safetensors/torch.py", 313, "load_file"), train],
+            Category::Parameters,
+        ),
+        (
+            &[("/v/site-packages/torch/nn/modules/module.py", 900, "_apply"), train],
+            Category::Parameters,
+        ),
+        (&[("??", 0, "torch::autograd::AccumulateGrad::apply(x)"), engine], Category::Gradients),
+        // Checkpointed layers: the first time a forward pass, the second time within the backward pass.
+        (
+            &[
+                ("/home/u/model.py", 20, "forward"),
+                call,
+                ("/v/torch/utils/checkpoint.py", 1, "checkpoint"),
+                train,
+            ],
+            Category::Activations,
+        ),
+        (
+            &[
+                ("/home/u/model.py", 20, "forward"),
+                call,
+                ("/v/torch/utils/checkpoint.py", 2, "recompute"),
+                engine,
+            ],
+            Category::Activations,
+        ),
+        (
+            &[
+                ("??", 0, "at::cuda::getCurrentCUDABlasHandle(bool)"),
+                ("/home/u/model.py", 20, "forward"),
+                call,
+                train,
+            ],
+            Category::Workspace,
+        ),
+        (
+            &[
+                ("??", 0, "c10d::ProcessGroupNCCL::allgather(x)"),
+                ("/home/u/model.py", 20, "forward"),
+                call,
+                train,
+            ],
+            Category::Communication,
+        ),
+        (
+            &[
+                ("/v/site-packages/transformers/cache_utils.py", 120, "update"),
+                ("/home/u/model.py", 20, "forward"),
+                call,
+                train,
+            ],
+            Category::KvCache,
+        ),
+        (&[("/v/vllm/worker/cache_engine.py", 80, "_allocate_kv_cache"), train], Category::KvCache),
+        // Words within longer names mean nothing: einops' recipes, Megatron's schedules.
+        (&[("/v/site-packages/einops/x.py", 1, "_apply_recipe"), train], Category::Activations),
+        (
+            &[
+                ("/home/u/model.py", 20, "forward"),
+                call,
+                (
+                    "/v/megatron/core/pipeline_parallel/schedules.py",
+                    5,
+                    "forward_backward_no_pipelining",
+                ),
+                train,
+            ],
+            Category::Activations,
+        ),
+        (&[("/home/u/a.py", 1, "main")], Category::Unknown),
+    ];
+    for (frames, expected) in cases {
+        assert_eq!(category_of(frames), *expected, "{frames:?}");
+    }
+}
+
+#[test]
+fn persistent_sizes_in_threes_are_weights_and_moments() {
+    let mut p = Program::unrecorded(PyTorchConfig::default());
+    for size in [3 * MIB, 5 * MIB, 6 * MIB] {
+        for _ in 0..3 {
+            p.alloc(INIT, size);
+        }
+    }
+    p.record();
+    let activation = p.alloc(FORWARD, MIB);
+    p.free(BACKWARD, activation);
+    let scratch = p.alloc(OPTIMIZER, MIB);
+    p.free(OPTIMIZER, scratch);
+    let explanation = explained(&p.dump());
+    let counts: Vec<(Category, u64)> =
+        explanation.end.live.by_category.iter().map(|s| (s.category, s.tensors)).collect();
+    assert_eq!(counts, [(Category::OptimizerStates, 6), (Category::Parameters, 3)]);
+}
+
+#[test]
+fn a_recording_that_ends_in_the_backward_pass_still_shows_gradients() {
+    let mut p = Program::new(PyTorchConfig::default());
+    p.alloc(INIT, 3 * MIB);
+    let activation = p.alloc(FORWARD, 5 * MIB);
+    p.alloc(BACKWARD, 3 * MIB);
+    p.alloc(BACKWARD, 4 * MIB);
+    p.free(BACKWARD, activation);
+    let explanation = explained(&p.dump());
+    let shares = &explanation.end.live.by_category;
+    let gradients = shares.iter().find(|share| share.category == Category::Gradients).unwrap();
+    assert_eq!(gradients.tensors, 1);
+    assert_eq!(gradients.rules[0].name, Rule::SizeOfParameter.words());
+    assert!(shares.iter().any(|share| share.category == Category::Activations));
+}

@@ -25,8 +25,7 @@ pub struct TuneOptions {
     pub device_total: Option<Bytes>,
     /// The release of torch that the settings are for; which settings exist depends on it. `None` for the newest.
     pub release: Option<TorchRelease>,
-    /// Events that may be replayed, all candidates together. At ten million events a second the default is well
-    /// below a minute.
+    /// Events that may be replayed, all candidates together. The default takes well below a minute.
     pub budget: u64,
     /// Candidates listed after the winner.
     pub listed: usize,
@@ -39,7 +38,7 @@ impl TuneOptions {
             capacity,
             device_total: None,
             release: release(recording.snapshot.writer),
-            budget: 200_000_000,
+            budget: 100_000_000,
             listed: 5,
         }
     }
@@ -124,7 +123,8 @@ pub fn tune(recording: &Recording<'_>, options: &TuneOptions) -> Tuning {
         }
         None
     };
-    ranked.retain(|candidate| candidate.fits || winner.is_none());
+    let worth = |candidate: &Candidate| candidate.fits || winner.is_none();
+    ranked.retain(|candidate| worth(candidate) && candidate.line != recorded.line);
     ranked.truncate(options.listed);
     let recorded_remade = (as_recorded && !recording.start_blocks.is_empty())
         .then(|| run(recording, &recording.config, Manner { most: Bytes::MAX, remade: true }))
