@@ -11,7 +11,7 @@ export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}" RUST_BACKTRACE="${RUST_BACK
 export CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
 
 # Crates that must stay pure: they build where there is no file system, clock, environment or network.
-pure=(units catalog formats model timeline estimate engine)
+pure=(units catalog formats model timeline estimate explain engine)
 wasm=wasm32-unknown-unknown
 
 logs=$(mktemp -d)
