@@ -28,8 +28,9 @@ pub(super) enum State {
     Awaited,
 }
 
-/// A contiguous part of a segment.
+/// A contiguous part of a segment; one line of the cache.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(super) struct Block {
     pub address: u64,
     pub size: u64,
@@ -101,7 +102,7 @@ impl Arena {
     }
 
     pub fn remove(&mut self, id: BlockId) {
-        self[id] = VACANT;
+        self[id].state = State::Vacant;
         self.vacant.push(id);
     }
 

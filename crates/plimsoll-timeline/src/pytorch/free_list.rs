@@ -27,6 +27,7 @@ pub(super) struct FreeList {
 }
 
 /// Number of the bin for a size in units of 512 bytes.
+#[inline]
 fn bin_number(units: u64) -> usize {
     let octave = units.max(1).ilog2();
     if octave < 3 {
@@ -37,6 +38,7 @@ fn bin_number(units: u64) -> usize {
 
 impl FreeList {
     /// The first entry of at least `size` bytes.
+    #[inline]
     pub fn first_at_least(&self, size: u64) -> Option<Position> {
         let number = bin_number(size / MIN_BLOCK);
         if self.is_filled(number) {
@@ -48,6 +50,7 @@ impl FreeList {
         self.first_beyond(number)
     }
 
+    #[inline]
     pub fn at(&self, at: Position) -> Key {
         self.bins[at.bin as usize].at(at.place)
     }
@@ -60,11 +63,13 @@ impl FreeList {
         }
     }
 
+    #[inline]
     pub fn insert(&mut self, key: Key) {
         let number = bin_number(key.units());
         self.fill(number).insert(key);
     }
 
+    #[inline]
     pub fn remove(&mut self, key: Key) {
         let number = bin_number(key.units());
         let bin = self.index[number] - 1;
@@ -72,6 +77,7 @@ impl FreeList {
         self.note_removal(number, bin);
     }
 
+    #[inline]
     pub fn remove_at(&mut self, at: Position) {
         let number = bin_number(self.at(at).units());
         self.bins[at.bin as usize].remove_at(at.place);
@@ -79,6 +85,7 @@ impl FreeList {
     }
 
     /// Removes the entry at `at` and inserts `key`.
+    #[inline]
     pub fn replace_at(&mut self, at: Position, key: Key) {
         let (from, to) = (bin_number(self.at(at).units()), bin_number(key.units()));
         if from == to {
@@ -91,6 +98,7 @@ impl FreeList {
     }
 
     /// [`replace_at`](Self::replace_at) for an entry that is known by its key.
+    #[inline]
     pub fn replace(&mut self, old: Key, new: Key) {
         let (from, to) = (bin_number(old.units()), bin_number(new.units()));
         if from == to {
@@ -112,6 +120,7 @@ impl FreeList {
     }
 
     /// The first entry of the bins after a number.
+    #[inline]
     fn first_beyond(&self, number: usize) -> Option<Position> {
         let from = number + 1;
         let mut word = from / 64;
@@ -125,6 +134,7 @@ impl FreeList {
     }
 
     /// The bin of a number, made on first use, which is about to hold something.
+    #[inline]
     fn fill(&mut self, number: usize) -> &mut Sorted {
         if self.index.len() <= number {
             self.index.resize(number + 1, 0);
@@ -137,6 +147,7 @@ impl FreeList {
         &mut self.bins[self.index[number] as usize - 1]
     }
 
+    #[inline]
     fn note_removal(&mut self, number: usize, bin: u16) {
         if self.bins[bin as usize].is_empty() {
             self.filled[number / 64] &= !(1 << (number % 64));

@@ -48,38 +48,168 @@ impl Place {
     pub const FIRST: Place = Place { chunk: 0, entry: 0 };
 }
 
-/// The sorted entries. No chunk is empty, but the last one that is left stays.
+/// The sorted entries: one array, or chunks of it once there are many.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sorted {
+    few: Vec<Key>,
+    many: Option<Box<Chunks>>,
+}
+
+impl Sorted {
+    /// The first entry of at least `size` bytes.
+    #[inline]
+    pub fn first_at_least(&self, size: u64) -> Option<Place> {
+        let key = Key::new(size, 0, BlockId(0));
+        if let Some(many) = &self.many {
+            return many.first_at_least(key);
+        }
+        let entry = self.few.partition_point(|k| *k < key);
+        (entry < self.few.len()).then_some(Place { chunk: 0, entry: entry as u32 })
+    }
+
+    #[inline]
+    pub fn at(&self, at: Place) -> Key {
+        match &self.many {
+            None => self.few[at.entry as usize],
+            Some(many) => many.chunks[at.chunk as usize][at.entry as usize],
+        }
+    }
+
+    /// The entry after `at`.
+    pub fn next(&self, at: Place) -> Option<Place> {
+        match &self.many {
+            None => ((at.entry as usize + 1) < self.few.len())
+                .then_some(Place { entry: at.entry + 1, ..at }),
+            Some(many) => many.next(at),
+        }
+    }
+
+    #[inline]
+    pub fn insert(&mut self, key: Key) {
+        if let Some(many) = &mut self.many {
+            return many.insert(key);
+        }
+        let entry = self.few.partition_point(|k| *k < key);
+        self.few.insert(entry, key);
+        if self.few.len() > CHUNK {
+            self.many = Some(Box::new(Chunks::new(std::mem::take(&mut self.few))));
+        }
+    }
+
+    #[inline]
+    pub fn remove(&mut self, key: Key) {
+        if self.many.is_some() {
+            return self.remove_from_many(key);
+        }
+        let entry = self.few.partition_point(|k| *k < key);
+        debug_assert!(self.few[entry] == key, "the entry is in the list");
+        self.few.remove(entry);
+    }
+
+    #[inline]
+    pub fn remove_at(&mut self, at: Place) {
+        if self.many.is_some() {
+            return self.remove_from_many(self.at(at));
+        }
+        self.few.remove(at.entry as usize);
+    }
+
+    /// Removes the entry at `at` and inserts `key`: one move instead of two.
+    #[inline]
+    pub fn replace_at(&mut self, at: Place, key: Key) {
+        match &mut self.many {
+            None => {
+                let to = self.few.partition_point(|k| *k < key);
+                move_entry(&mut self.few, at.entry as usize, to, key);
+            }
+            Some(many) => many.replace_at(at, key),
+        }
+    }
+
+    /// [`replace_at`](Self::replace_at) for an entry that is known by its key.
+    #[inline]
+    pub fn replace(&mut self, old: Key, new: Key) {
+        match &mut self.many {
+            None => {
+                let entry = self.few.partition_point(|k| *k < old);
+                debug_assert!(self.few[entry] == old, "the entry is in the list");
+                let to = self.few.partition_point(|k| *k < new);
+                move_entry(&mut self.few, entry, to, new);
+            }
+            Some(many) => {
+                let at = many.place(old);
+                many.replace_at(at, new);
+            }
+        }
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.few.is_empty() && self.many.is_none()
+    }
+
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = Key> {
+        let chunks: &[Vec<Key>] = self.many.as_ref().map_or(&[], |many| &many.chunks);
+        self.few.iter().chain(chunks.iter().flatten()).copied()
+    }
+
+    fn remove_from_many(&mut self, key: Key) {
+        if let Some(many) = &mut self.many {
+            let at = many.place(key);
+            many.remove_at(at);
+            if let [few] = &mut many.chunks[..]
+                && few.len() < CHUNK / 4
+            {
+                self.few = std::mem::take(few);
+                self.many = None;
+            }
+        }
+    }
+}
+
+/// Moves the entry at `from` to before the entry at `to` and makes it `key`.
+#[inline]
+fn move_entry(entries: &mut [Key], from: usize, to: usize, key: Key) {
+    let to = if to > from {
+        entries.copy_within(from + 1..to, from);
+        to - 1
+    } else {
+        entries.copy_within(to..from, to + 1);
+        to
+    };
+    entries[to] = key;
+}
+
+/// Many entries. There is always a chunk; only a single one may be empty.
+#[derive(Clone, Debug)]
+struct Chunks {
     chunks: Vec<Vec<Key>>,
     /// The last entry of each chunk, side by side: a search touches no chunk but its own.
     lasts: Vec<Key>,
 }
 
-impl Sorted {
+impl Chunks {
+    /// Of one chunk that is not empty.
+    fn new(entries: Vec<Key>) -> Self {
+        let lasts = vec![entries[entries.len() - 1]];
+        let mut chunks = Chunks { chunks: vec![entries], lasts };
+        chunks.halve(0);
+        chunks
+    }
+
     /// Chunk and entry at which `key` is or would be inserted; the last chunk takes what is beyond every entry.
-    fn locate(&self, key: Key) -> (usize, usize) {
-        let chunk = match self.lasts.len() {
-            0 | 1 => 0,
-            n => self.lasts.partition_point(|last| *last < key).min(n - 1),
-        };
-        let entry = self.chunks.get(chunk).map_or(0, |c| c.partition_point(|k| *k < key));
-        (chunk, entry)
+    fn place(&self, key: Key) -> Place {
+        let chunk = self.lasts.partition_point(|last| *last < key).min(self.lasts.len() - 1);
+        let entry = self.chunks[chunk].partition_point(|k| *k < key);
+        Place { chunk: chunk as u32, entry: entry as u32 }
     }
 
-    /// The first entry of at least `size` bytes.
-    pub fn first_at_least(&self, size: u64) -> Option<Place> {
-        let (chunk, entry) = self.locate(Key::new(size, 0, BlockId(0)));
-        (entry < self.chunks.get(chunk)?.len())
-            .then_some(Place { chunk: chunk as u32, entry: entry as u32 })
+    fn first_at_least(&self, key: Key) -> Option<Place> {
+        let at = self.place(key);
+        ((at.entry as usize) < self.chunks[at.chunk as usize].len()).then_some(at)
     }
 
-    pub fn at(&self, at: Place) -> Key {
-        self.chunks[at.chunk as usize][at.entry as usize]
-    }
-
-    /// The entry after `at`.
-    pub fn next(&self, at: Place) -> Option<Place> {
+    fn next(&self, at: Place) -> Option<Place> {
         if (at.entry as usize + 1) < self.chunks[at.chunk as usize].len() {
             Some(Place { entry: at.entry + 1, ..at })
         } else {
@@ -88,75 +218,47 @@ impl Sorted {
         }
     }
 
-    pub fn insert(&mut self, key: Key) {
-        let (chunk, entry) = self.locate(key);
-        let Some(entries) = self.chunks.get_mut(chunk) else {
-            self.chunks.push(vec![key]);
-            self.lasts.push(key);
-            return;
-        };
+    fn insert(&mut self, key: Key) {
+        let Place { chunk, entry } = self.place(key);
+        let (chunk, entry) = (chunk as usize, entry as usize);
+        let entries = &mut self.chunks[chunk];
         entries.insert(entry, key);
         self.lasts[chunk] = entries[entries.len() - 1];
         if entries.len() > CHUNK {
-            let upper = entries.split_off(CHUNK / 2);
-            self.lasts.insert(chunk, entries[entries.len() - 1]);
-            self.chunks.insert(chunk + 1, upper);
+            self.halve(chunk);
         }
     }
 
-    pub fn remove(&mut self, key: Key) {
-        let (chunk, entry) = self.locate(key);
-        debug_assert!(self.chunks[chunk][entry] == key, "the entry is in the list");
-        self.remove_at(Place { chunk: chunk as u32, entry: entry as u32 });
+    fn halve(&mut self, chunk: usize) {
+        let entries = &mut self.chunks[chunk];
+        let upper = entries.split_off(entries.len() / 2);
+        self.lasts.insert(chunk, entries[entries.len() - 1]);
+        self.chunks.insert(chunk + 1, upper);
     }
 
-    pub fn remove_at(&mut self, at: Place) {
+    fn remove_at(&mut self, at: Place) {
         let chunk = at.chunk as usize;
         let entries = &mut self.chunks[chunk];
         entries.remove(at.entry as usize);
         if let Some(last) = entries.last() {
             self.lasts[chunk] = *last;
         } else if self.chunks.len() > 1 {
-            // The last chunk stays: a list that is emptied is filled again soon.
             self.chunks.remove(chunk);
             self.lasts.remove(chunk);
         }
     }
 
-    /// Removes the entry at `at` and inserts `key`: one move instead of two where both fall into one chunk.
-    pub fn replace_at(&mut self, at: Place, key: Key) {
-        let (chunk, entry) = self.locate(key);
-        if chunk != at.chunk as usize {
+    fn replace_at(&mut self, at: Place, key: Key) {
+        let to = self.place(key);
+        if to.chunk != at.chunk {
             self.remove_at(at);
             self.insert(key);
             return;
         }
+        let chunk = at.chunk as usize;
         let entries = &mut self.chunks[chunk];
-        let from = at.entry as usize;
-        let to = if entry > from {
-            entries.copy_within(from + 1..entry, from);
-            entry - 1
-        } else {
-            entries.copy_within(entry..from, entry + 1);
-            entry
-        };
-        entries[to] = key;
+        move_entry(entries, at.entry as usize, to.entry as usize, key);
         self.lasts[chunk] = entries[entries.len() - 1];
-    }
-
-    /// [`replace_at`](Self::replace_at) for an entry that is known by its key.
-    pub fn replace(&mut self, old: Key, new: Key) {
-        let (chunk, entry) = self.locate(old);
-        debug_assert!(self.chunks[chunk][entry] == old, "the entry is in the list");
-        self.replace_at(Place { chunk: chunk as u32, entry: entry as u32 }, new);
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.chunks.len() <= 1 && self.chunks.first().is_none_or(Vec::is_empty)
-    }
-
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = Key> {
-        self.chunks.iter().flatten().copied()
     }
 }
 
@@ -178,7 +280,7 @@ mod tests {
     fn op() -> impl Strategy<Value = Op> {
         prop_oneof![
             4 => (1..400u64, 0..1000u64).prop_map(|(s, t)| Op::Insert(s, t)),
-            1 => any::<usize>().prop_map(Op::Remove),
+            2 => any::<usize>().prop_map(Op::Remove),
             3 => (any::<usize>(), 1..400u64).prop_map(|(i, s)| Op::Replace(i, s)),
         ]
     }
@@ -218,10 +320,11 @@ mod tests {
             }
             prop_assert!(list.iter().eq(set.iter().copied()));
             prop_assert_eq!(list.is_empty(), set.is_empty());
-            if !list.is_empty() {
-                prop_assert!(list.chunks.iter().all(|c| !c.is_empty() && c.len() <= CHUNK));
-                let lasts = list.chunks.iter().map(|c| c[c.len() - 1]);
-                prop_assert!(lasts.eq(list.lasts.iter().copied()));
+            if let Some(many) = &list.many {
+                prop_assert!(many.chunks.iter().all(|c| !c.is_empty() && c.len() <= CHUNK));
+                let lasts = many.chunks.iter().map(|c| c[c.len() - 1]);
+                prop_assert!(lasts.eq(many.lasts.iter().copied()));
+                prop_assert!(list.few.is_empty());
             }
         }
     }
