@@ -584,3 +584,23 @@ fn a_recording_that_ends_in_the_backward_pass_still_shows_gradients() {
     assert_eq!(gradients.rules[0].name, Rule::SizeOfParameter.words());
     assert!(shares.iter().any(|share| share.category == Category::Activations));
 }
+
+#[test]
+fn pools_of_graphs_are_told_with_what_is_free_in_them() {
+    let mut process = Process::new(PyTorchConfig::default());
+    process.record();
+    process.run(&[
+        Op::Alloc(30 * MIB, 0, 0),
+        Op::Alloc(12 * MIB, 0, 1),
+        Op::Alloc(14 * MIB, 0, 1),
+        Op::Free(1),
+        Op::Alloc(40 * MIB, 0, 0),
+    ]);
+    let explanation = explained(&process.dump());
+    let found = &explanation.peak.fragmentation;
+    assert_eq!(found.private, Bytes::mib(26));
+    let part = found.free.iter().find(|part| part.why == Unusable::OtherPool).unwrap();
+    assert_eq!(part.bytes, Bytes::mib(12));
+    let finding = find(&explanation, "private-pools").unwrap();
+    assert!(finding.sentence.contains("26.00 MiB of the 96.00 MiB"), "{}", finding.sentence);
+}

@@ -98,6 +98,8 @@ pub struct Fragmentation {
     pub releasable: Bytes,
     /// Free parts of segments that hold blocks in use.
     pub split: Bytes,
+    /// Segments of private pools (CUDA graphs, `MemPool`), whatever is in them.
+    pub private: Bytes,
     /// The largest free block that the request could have used, or the largest at all.
     pub largest_free: Bytes,
     /// Segments of which at most a quarter is in use.
@@ -153,6 +155,9 @@ pub(crate) fn fragmentation(
             .filter(|block| block.state == BlockState::Allocated)
             .map(|block| block.requested)
             .sum();
+        if !segment.pool.is_default() {
+            found.private += segment.size;
+        }
         if used.is_zero() {
             found.releasable += segment.size;
         } else {

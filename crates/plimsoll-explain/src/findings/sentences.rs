@@ -37,6 +37,7 @@ pub(super) fn findings(
     findings.extend(teller.leaks());
     findings.extend(teller.unusable_at_peak());
     findings.extend(teller.pinned());
+    findings.extend(teller.private_pools());
     findings.extend(teller.slack());
     findings.extend(teller.outside());
     findings.extend(teller.emptied_caches());
@@ -285,6 +286,30 @@ impl Teller<'_, '_> {
                 .bytes("used in those listed", used)
                 .act(format!("allocate what {lines} makes before the large temporary tensors, or free it earlier"))
                 .check(self.tune(None)),
+        )
+    }
+
+    /// What CUDA graphs and `MemPool`s keep to themselves.
+    fn private_pools(&self) -> Option<Finding> {
+        let found = &self.explanation.peak.fragmentation;
+        let share = permille(found.private, found.reserved);
+        if share < WORTH_PERMILLE {
+            return None;
+        }
+        let free = found.free.iter().find(|part| part.why == Unusable::OtherPool);
+        let free = free.map_or(Bytes::ZERO, |part| part.bytes);
+        Some(
+            Finding::new("private-pools", Weight::Contribution, "pools of CUDA graphs keep memory")
+                .say(format!(
+                    "{} of the {} reserved at the peak ({}) belong to private pools of CUDA graphs or MemPools; {free} of it are free, and no other request may use them",
+                    found.private,
+                    found.reserved,
+                    percent(share),
+                ))
+                .bytes("in private pools", found.private)
+                .bytes("free in them", free)
+                .act("capture fewer graphs (batch sizes), or let graphs share one pool")
+                .check(self.explain()),
         )
     }
 

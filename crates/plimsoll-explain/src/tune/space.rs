@@ -100,14 +100,14 @@ impl Layout {
 
     fn settings(&self, recorded: &PyTorchConfig) -> PyTorchSettings {
         let mut settings = PyTorchSettings::default();
+        // What belongs to the release stays.
+        settings.config = recorded.clone();
         let config = &mut settings.config;
-        config.tie_break = recorded.tie_break;
+        (config.garbage_collection_threshold, config.memory_limit) = (None, None);
         config.expandable_segments = self.expandable;
         config.max_split_size = self.split.map(Bytes::mib);
         config.roundup_power2_divisions = RoundupDivisions::uniform(self.roundup);
-        if let Some(large) = self.large {
-            config.large_segment = Bytes::mib(large);
-        }
+        config.large_segment = self.large.map_or(Bytes::mib(20), Bytes::mib);
         config.max_non_split_rounding = config.large_segment;
         settings
     }
