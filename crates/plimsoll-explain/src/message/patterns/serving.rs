@@ -191,9 +191,6 @@ pub const SERVING: &[Pattern] = &[
         .from("0.2 and later", "sgl-project/sglang#1522, #4895"),
     Pattern::new("sglang-module", Sglang, Kind::Fact, "sglang.launch_server ")
         .from("0.1 and later: a command line", "sgl-project/sglang#322, #4895"),
-    Pattern::new("tgi-free", Vllm, Kind::Usage, "Free memory before the warmup: ")
-        .fields(&[Field::size(Key::AvailableNow, "before the warmup: ", "")])
-        .from("text-generation-inference 2.3", "huggingface/text-generation-inference#2450"),
 ];
 
 const POOL: &[Field] = &[
