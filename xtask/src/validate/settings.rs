@@ -296,7 +296,7 @@ pub fn scope(row: &Row) -> StepScope {
         || row.get("rank").is_some() && task.contains("profiling")
     {
         StepScope::ForwardBackward
-    } else if notes.contains("first step only") {
+    } else if any(&notes, &["first step only", "includes the first optimizer step"]) {
         StepScope::FirstStep
     } else {
         StepScope::SteadyStep

@@ -48,8 +48,14 @@ impl<'a> BlockBuilder<'a> {
 
     pub fn finish(mut self, outputs: Vec<ValueId>) -> Block {
         self.block.outputs = outputs;
-        // Selective checkpointing keeps every second product (torchtitan's policy), and attention.
-        let products = self.block.nodes.iter_mut().filter(|n| matches!(n.op, Op::Linear(_)));
+        // Selective checkpointing keeps every second `mm` (torchtitan's policy), and attention; grouped products of
+        // experts are another operator, which it does not name.
+        let params = &self.block.params;
+        let alone = |n: &Node| {
+            matches!(n.op, Op::Linear(_))
+                && n.params.first().is_none_or(|p| !params[p.0 as usize].expert)
+        };
+        let products = self.block.nodes.iter_mut().filter(|n| alone(n));
         for (index, node) in products.enumerate() {
             node.keep_in_selective = index % 2 == 0;
         }
