@@ -74,6 +74,7 @@ pub fn build_options(
         sequence_parallel: sharding.sequence,
         loss_parallel: sharding.loss_parallel || training.stack == Stack::Megatron,
         expert: sharding.expert.max(1),
+        expert_tensor: training.stack == Stack::Megatron,
         imbalance_permille: sharding.expert_imbalance_permille,
     }
 }

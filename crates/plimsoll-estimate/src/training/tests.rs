@@ -357,3 +357,31 @@ fn trained_modules_keep_their_originals() {
     let tables = 2 * 151_936 * 4096 * 2;
     assert!((lora(true) - lora(false)).abs_diff(tables) < 1 << 20);
 }
+
+/// Megatron's tensor ranks split experts that expert ranks share already, and selective checkpointing keeps no grouped
+/// product.
+#[test]
+fn experts_split_twice_and_are_recomputed() {
+    let model = named("mistralai/Mixtral-8x7B-v0.1", Some(2));
+    let experts = |stack, checkpointing| {
+        let training = Training { stack, sequence: 256, ..Training::default() };
+        let mut strategy = sharded(ZeroStage::Ddp, 4);
+        (strategy.sharding.tensor, strategy.sharding.expert) = (2, 2);
+        strategy.checkpointing = checkpointing;
+        let graph = build(
+            &model,
+            &inventory::inventory(&model),
+            &build_options(&model, &training, &strategy),
+        )
+        .unwrap();
+        let block = graph.blocks.iter().find(|b| b.params.iter().any(|p| p.expert)).unwrap();
+        let elements: u64 = block.params.iter().filter(|p| p.expert).map(|p| p.elements).sum();
+        let kept = block.nodes.iter().filter(|n| {
+            n.keep_in_selective && n.params.iter().any(|p| block.params[p.0 as usize].expert)
+        });
+        (elements, kept.count())
+    };
+    let all = 3 * 8 * 4096 * 14_336;
+    assert_eq!(experts(Stack::Megatron, Checkpointing::Selective), (all / 4, 0));
+    assert_eq!(experts(Stack::Torchtitan, Checkpointing::Selective), (all / 2, 0));
+}

@@ -76,7 +76,7 @@ pub(crate) fn local_shard(parameter: &Parameter, scope: &Scope<'_>, dtype: DType
         ExpertGate | ExpertUp | ExpertGateUp | ExpertDown => {
             count = count.div_ceil(scope.options.expert.max(1));
             // Without expert parallelism tensor ranks split every expert.
-            if scope.options.expert <= 1 {
+            if scope.options.expert <= 1 || scope.options.expert_tensor {
                 match parameter.part {
                     ExpertDown if !parameter.bias => columns = split(columns),
                     ExpertDown => {}

@@ -46,6 +46,8 @@ pub struct BuildOptions {
     pub loss_parallel: bool,
     /// Expert-parallel ranks.
     pub expert: u64,
+    /// Tensor ranks split experts beside expert ranks, which are data ranks then (Megatron).
+    pub expert_tensor: bool,
     /// Load of the busiest expert rank, in thousandths of the mean.
     pub imbalance_permille: u64,
 }
@@ -72,6 +74,7 @@ impl Default for BuildOptions {
             sequence_parallel: false,
             loss_parallel: false,
             expert: 1,
+            expert_tensor: false,
             imbalance_permille: 1000,
         }
     }
