@@ -71,6 +71,7 @@ pub fn request(args: &EstimateArgs, given: &[String]) -> Result<Request, CliErro
         strategy: strategy(args),
         machine: args.machine.gpu.clone(),
         free: args.machine.free,
+        allocator: args.workload.allocator.clone(),
         with: args.machine.with.iter().map(|text| with(text)).collect::<Result<_, _>>()?,
         data: args.machine.data.clone(),
         data_batch: if args.machine.data.is_empty() { None } else { args.sizes.batch },
@@ -114,7 +115,7 @@ fn owners(id: &str, heading: Option<&str>) -> &'static [Kind] {
     use Kind::*;
     match id {
         "batch" => return &[Train, Infer, LlamaCpp, Data],
-        "seq" | "attention" => return &[Train, Infer],
+        "seq" | "attention" | "allocator" => return &[Train, Infer],
         "ctx" => return &[LlamaCpp, Vllm, Sglang],
         "engine_version" => return &[LlamaCpp, Vllm, Sglang],
         "dtype" => return &[Infer, Vllm, Sglang],

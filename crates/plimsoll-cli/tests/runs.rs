@@ -109,6 +109,15 @@ fn errors_name_the_value_and_the_cure() {
         ("offline", "estimate hf:org/name --gpu h100-80g"),
         ("bad-hub-name", "estimate hf:../../x --gpu h100-80g"),
         ("no-such-filter", "models zzzzzz"),
+        ("unknown-allocator", "estimate llama-3.1-8b --infer --gpu h100-80g --allocator mxnet"),
+        (
+            "allocator-setting",
+            "estimate llama-3.1-8b --infer --gpu h100-80g --allocator pytorch:max_split_size_mb:8",
+        ),
+        (
+            "allocator-of-an-engine",
+            "estimate llama-3.1-8b --engine vllm --gpu h100-80g --allocator jax",
+        ),
     ] {
         let arguments: Vec<&str> = line.split_whitespace().collect();
         check(name, &arguments);

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use plimsoll_catalog::machines::Machine;
 use plimsoll_estimate::request::{Inference, Strategy, Workload};
-use plimsoll_estimate::{Assumption, Estimate, Peak, Term};
+use plimsoll_estimate::{Assumption, Estimate, Peak, Term, framework};
 use plimsoll_model::arch::Ffn;
-use plimsoll_timeline::Category;
+use plimsoll_timeline::{AllocatorChoice, Category};
 use plimsoll_units::{Bytes, DType};
 
 use crate::backend;
@@ -24,6 +24,8 @@ pub(crate) struct Job {
     pub strategy: Strategy,
     pub machine: Machine,
     pub residents: Vec<Resident>,
+    /// Whose allocator serves the tensors.
+    pub allocator: AllocatorChoice,
     /// What else lies on the device: input batches, weights that nothing describes.
     pub extra: Vec<Extra>,
 }
@@ -81,6 +83,7 @@ impl Job {
             }
             _ => context_only(&device.context),
         };
+        framework::apply(&mut estimate, &self.allocator, &device, self.capacity());
         for resident in &self.residents {
             let workload = Workload::Inference(resident.inference.clone());
             let other =

@@ -50,8 +50,8 @@ pub use request::{
     VllmRequest, WithRequest, WorkloadRequest,
 };
 pub use response::{
-    Assumption, CategoryBytes, Change, Diagnostic, Figure, FigureValue, Interval, MachineSummary,
-    ModelSummary, Peak, Response, Search, Summary, Term, TermInput,
+    AllocatorSummary, Assumption, CategoryBytes, Change, Diagnostic, Figure, FigureValue, Interval,
+    MachineSummary, ModelSummary, Peak, Response, Search, Summary, Term, TermInput,
 };
 pub use run::{GpuOutcome, all_gpus, estimate, estimate_json, is_catalogue_name};
 pub use verdict::Verdict;

@@ -1,6 +1,6 @@
 //! The picture of a response: memory over one step where the workload has a timeline, else the peak as one bar.
 
-use plimsoll_timeline::{Category, PyTorchConfig, replay};
+use plimsoll_timeline::{Category, PyTorchConfig, ReplayOptions, replay};
 use plimsoll_units::Bytes;
 
 use crate::plot::{self, PlotData, PlotPeak};
@@ -18,7 +18,12 @@ pub fn picture(response: &Response) -> String {
     };
     match &response.timeline {
         Some(timeline) => {
-            let footprint = replay(timeline, &PyTorchConfig::default());
+            let footprint = match &response.replayed_on {
+                Some((choice, memory)) => {
+                    choice.replay(timeline, memory, &ReplayOptions::default()).footprint
+                }
+                None => replay(timeline, &PyTorchConfig::default()),
+            };
             plot::figure(&data(PlotData::from_footprint(&footprint)))
         }
         None => {

@@ -44,6 +44,11 @@ pub struct Request {
     /// Bytes that are free, where other processes hold the rest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free: Option<Size>,
+    /// Whose allocator serves the tensors of training or plain inference, with its settings: `pytorch` (if absent),
+    /// `pytorch:expandable_segments:True`, `cuda-malloc-async`, `tensorflow:allow_growth`,
+    /// `jax:preallocate=false,fraction=0.9`, `onnxruntime:same-as-requested`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocator: Option<String>,
     /// Further models resident on the same device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub with: Vec<WithRequest>,
@@ -78,6 +83,7 @@ impl Default for Request {
             strategy: StrategyRequest::default(),
             machine: None,
             free: None,
+            allocator: None,
             with: Vec::new(),
             data: Vec::new(),
             data_batch: None,

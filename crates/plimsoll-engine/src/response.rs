@@ -2,7 +2,7 @@
 //! lists, bytes are integers, so that the same request gives the same JSON, byte for byte.
 
 use plimsoll_estimate as est;
-use plimsoll_timeline::{Category, Timeline};
+use plimsoll_timeline::{AllocatorChoice, Category, DeviceMemory, Timeline};
 use plimsoll_units::Bytes;
 use serde::Serialize;
 
@@ -48,6 +48,9 @@ pub struct Response {
     pub model: Option<ModelSummary>,
     /// The machine.
     pub machine: MachineSummary,
+    /// The allocator that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocator: Option<AllocatorSummary>,
     /// Results besides the peaks: KV tokens, blocks, concurrency, buffers.
     pub figures: Vec<Figure>,
     /// The tree of terms; the roots sum to `peak.device`.
@@ -64,6 +67,22 @@ pub struct Response {
     /// The predicted timeline, for plots; not part of the JSON.
     #[serde(skip)]
     pub timeline: Option<Timeline>,
+    /// What the timeline was replayed on, for plots; not part of the JSON.
+    #[serde(skip)]
+    pub replayed_on: Option<(AllocatorChoice, DeviceMemory)>,
+}
+
+/// The allocator that serves the tensors. What it holds is in `peak.reserved`, what the program needs of it in the
+/// figure `allocator_in_use_peak`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct AllocatorSummary {
+    /// `PyTorch`, `TensorFlow`, `JAX` or `ONNX Runtime`.
+    pub framework: &'static str,
+    /// The canonical text of the choice, which `--allocator` reads.
+    pub choice: String,
+    /// In words, with the settings that decide about memory.
+    pub description: String,
 }
 
 /// The peaks of one device.

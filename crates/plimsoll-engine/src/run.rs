@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use plimsoll_catalog::inputs;
-use plimsoll_estimate::Estimate;
 use plimsoll_estimate::request::{Inference, Serving, Strategy, Workload};
-use plimsoll_timeline::Category;
+use plimsoll_estimate::{Estimate, framework};
+use plimsoll_timeline::{AllocatorChoice, Category, ChoiceError};
 use plimsoll_units::Bytes;
 
 use crate::changes;
@@ -16,7 +16,7 @@ use crate::job::{Extra, Job, Resident};
 use crate::machine;
 use crate::model::{self, Model, ModelSource};
 use crate::request::{InferRequest, Request, WorkloadRequest};
-use crate::response::{CategoryBytes, Diagnostic, Response, Search, Summary};
+use crate::response::{AllocatorSummary, CategoryBytes, Diagnostic, Response, Search, Summary};
 use crate::weights;
 use crate::workload;
 use crate::{Choice, ESTIMATE_SCHEMA, REQUEST_SCHEMA};
@@ -123,7 +123,32 @@ pub(crate) fn resolve(request: &Request) -> Result<Job, EngineError> {
     }
     let mut extra = data(request)?;
     extra.extend(bare);
-    Ok(Job { model: model.map(Arc::new), workload, strategy, machine, residents, extra })
+    let allocator = allocator(request, workload.as_ref())?;
+    let model = model.map(Arc::new);
+    Ok(Job { model, workload, strategy, machine, residents, allocator, extra })
+}
+
+/// The allocator that was asked for: it needs tensors that come and go, and all of them.
+fn allocator(
+    request: &Request,
+    workload: Option<&Workload>,
+) -> Result<AllocatorChoice, EngineError> {
+    let Some(text) = &request.allocator else { return Ok(AllocatorChoice::default()) };
+    let refuse = |message: &str| EngineError::value("--allocator", message);
+    let choice: AllocatorChoice =
+        text.parse().map_err(|error: ChoiceError| EngineError::value("--allocator", error))?;
+    match workload {
+        Some(Workload::Training(_) | Workload::Inference(_)) => {}
+        _ => {
+            return Err(refuse(
+                "it belongs to training and plain inference, whose tensors are known one by one",
+            ));
+        }
+    }
+    if !choice.is_default() && !(request.with.is_empty() && request.data.is_empty()) {
+        return Err(refuse("it knows the tensors of one model only; leave out --with and --data"));
+    }
+    Ok(choice)
 }
 
 /// Lengths that nobody gave are no longer than what the model was made for.
@@ -218,6 +243,11 @@ fn assemble(job: &Job, estimate: Estimate, request: &Request) -> Response {
         request: Summary { workload: describe::workload(job), strategy: describe::strategy(job) },
         model: job.model.as_ref().map(|m| m.summary()),
         machine: machine::summary(&job.machine),
+        allocator: request.allocator.is_some().then(|| AllocatorSummary {
+            framework: job.allocator.framework(),
+            choice: job.allocator.to_string(),
+            description: job.allocator.describe(),
+        }),
         figures: estimate
             .figures
             .into_iter()
@@ -229,6 +259,10 @@ fn assemble(job: &Job, estimate: Estimate, request: &Request) -> Response {
         search: None,
         changes: Vec::new(),
         timeline: estimate.timeline,
+        replayed_on: Some((
+            job.allocator.clone(),
+            framework::device_memory(&machine::device(&job.machine, job.workload.as_ref())),
+        )),
     }
 }
 

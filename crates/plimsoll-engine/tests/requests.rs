@@ -168,3 +168,72 @@ fn models_beside_the_policy_are_counted() {
     assert!(grpo.peak.device > alone.peak.device);
     assert!(ppo.peak.device > grpo.peak.device);
 }
+
+/// An estimate can be asked for another framework's allocator.
+#[test]
+fn an_allocator_can_be_chosen() {
+    let ask = |more: &str| {
+        answer(&format!(
+            r#"{{"model": "llama-3.2-1b", "machine": "rtx-4090", "workload": {{"train": {{"batch": 1, "seq": 512}}}}{more}}}"#
+        ))
+    };
+    let plain = ask("");
+    assert_eq!(plain.allocator, None);
+    for (choice, description) in [
+        ("pytorch", "PyTorch's caching allocator, default settings"),
+        ("pytorch:expandable_segments:True", "PyTorch's caching allocator, expandable_segments:True"),
+        ("cuda-malloc-async", "PyTorch on the driver's pool, backend:cudaMallocAsync"),
+        ("tensorflow", "TensorFlow's BFC allocator, all memory that it may use from the start"),
+        ("tensorflow:allow_growth", "TensorFlow's BFC allocator, grows on demand"),
+        ("jax", "JAX's BFC allocator, 0.75 of the device from the start, up to 1 on demand"),
+        ("jax:platform", "JAX with cudaMalloc per buffer"),
+        ("onnxruntime", "ONNX Runtime's BFC arena, regions that double"),
+        ("onnxruntime:same-as-requested", "ONNX Runtime's BFC arena, regions as requested"),
+    ] {
+        let r = ask(&format!(r#", "allocator": "{choice}""#));
+        let summary = r.allocator.as_ref().unwrap();
+        assert_eq!((summary.choice.as_str(), summary.description.as_str()), (choice, description));
+        let said = r.assumptions.iter().find(|a| a.about == "allocator").unwrap();
+        assert_eq!((said.value.as_str(), said.option.as_str()), (description, "--allocator"));
+        let terms: u64 = r.terms.iter().map(|t| t.bytes.get()).sum();
+        assert_eq!(terms, r.peak.device.get(), "{choice}");
+        assert!(r.peak.allocated <= r.peak.reserved && r.peak.reserved <= r.peak.device, "{choice}");
+        let remark = r.diagnostics.iter().any(|d| d.code == "memory-policy");
+        assert_eq!(remark, choice == "jax" || choice == "tensorflow", "{choice}");
+        if choice == "pytorch" {
+            assert_eq!(r.peak, plain.peak);
+        }
+        assert!(plimsoll_engine::picture(&r).starts_with("<svg"), "{choice}");
+    }
+}
+
+/// A pool that is taken from the start answers a search by what fits into it.
+#[test]
+fn a_search_obeys_the_limit_of_an_allocator() {
+    let most = |choice: &str| {
+        answer(&format!(
+            r#"{{"model": "gpt2", "machine": "8GiB", "changes": false, "find": "batch",
+                "workload": {{"train": {{"seq": 256}}}}, "allocator": "{choice}"}}"#
+        ))
+        .search
+        .and_then(|s| s.value)
+        .unwrap()
+    };
+    let (half, most_of_it, all) =
+        (most("jax:fraction=0.5"), most("jax:fraction=0.9"), most("pytorch"));
+    assert!(half < most_of_it && most_of_it <= all, "{half} {most_of_it} {all}");
+}
+
+#[test]
+fn allocators_that_do_not_apply_are_refused() {
+    for (more, message) in [
+        (r#""allocator": "mxnet""#, "`mxnet` is not a known allocator"),
+        (r#""allocator": "pytorch:max_split_size_mb:8""#, "max_split_size_mb is `8`, but it must be"),
+        (r#""allocator": "jax", "workload": {"vllm": {}}"#, "it belongs to training and plain inference"),
+        (r#""allocator": "jax", "with": [{"model": "gpt2"}]"#, "leave out --with and --data"),
+    ] {
+        let text = format!(r#"{{"model": "llama-3.2-1b", "machine": "rtx-4090", {more}}}"#);
+        let error = plimsoll_engine::estimate_json(&text).unwrap_err().to_string();
+        assert!(error.contains(message) && error.contains("--allocator"), "{error}");
+    }
+}

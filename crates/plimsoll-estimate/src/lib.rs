@@ -3,6 +3,7 @@
 
 mod device;
 mod error;
+pub mod framework;
 pub mod inference;
 pub mod interval;
 pub mod kv;

@@ -132,6 +132,10 @@ pub struct WorkloadArgs {
     /// Release of the engine: 0.19.1, or a llama.cpp build b5050.
     #[arg(long, value_name = "RELEASE", value_parser = clap::value_parser!(Release), alias = "llama-build")]
     pub engine_version: Option<Release>,
+    /// Whose allocator serves the tensors, with its settings: pytorch, pytorch:expandable_segments:True,
+    /// cuda-malloc-async, tensorflow:allow_growth, jax:preallocate=false,fraction=0.9, onnxruntime:same-as-requested.
+    #[arg(long, value_name = "NAME[:SETTINGS]")]
+    pub allocator: Option<String>,
     /// Raise one size to the most that fits.
     #[arg(long, value_name = "SIZE", value_parser = words::<Find>())]
     pub find: Option<Choice<Find>>,

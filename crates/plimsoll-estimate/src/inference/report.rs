@@ -271,7 +271,8 @@ fn assumptions(facts: &Facts<'_>) -> Vec<Assumption> {
         reason: reason.to_owned(),
         option: option.to_owned(),
     };
-    let mut list = Vec::new();
+    let allocator = plimsoll_timeline::AllocatorChoice::default();
+    let mut list = vec![crate::framework::assumption(&allocator)];
     if request.dtype.is_none() {
         list.push(assume(
             "type",

@@ -90,12 +90,7 @@ fn assumptions(training: &Training, device: &Device) -> Vec<Assumption> {
             "decides how many copies of the logits exist",
             "--loss",
         ),
-        assume(
-            "allocator",
-            "PyTorch's caching allocator, default settings".into(),
-            "PYTORCH_CUDA_ALLOC_CONF is taken as unset",
-            "",
-        ),
+        crate::framework::assumption(&plimsoll_timeline::AllocatorChoice::default()),
     ];
     if training.optimizer != Optimizer::None {
         list.push(assume(
