@@ -174,14 +174,17 @@ fn models_beside_the_policy_are_counted() {
 fn an_allocator_can_be_chosen() {
     let ask = |more: &str| {
         answer(&format!(
-            r#"{{"model": "llama-3.2-1b", "machine": "rtx-4090", "workload": {{"train": {{"batch": 1, "seq": 512}}}}{more}}}"#
+            r#"{{"model": "llama-3.2-1b", "machine": "a100-80g", "workload": {{"train": {{"batch": 1, "seq": 512}}}}{more}}}"#
         ))
     };
     let plain = ask("");
     assert_eq!(plain.allocator, None);
     for (choice, description) in [
         ("pytorch", "PyTorch's caching allocator, default settings"),
-        ("pytorch:expandable_segments:True", "PyTorch's caching allocator, expandable_segments:True"),
+        (
+            "pytorch:expandable_segments:True",
+            "PyTorch's caching allocator, expandable_segments:True",
+        ),
         ("cuda-malloc-async", "PyTorch on the driver's pool, backend:cudaMallocAsync"),
         ("tensorflow", "TensorFlow's BFC allocator, all memory that it may use from the start"),
         ("tensorflow:allow_growth", "TensorFlow's BFC allocator, grows on demand"),
@@ -197,7 +200,10 @@ fn an_allocator_can_be_chosen() {
         assert_eq!((said.value.as_str(), said.option.as_str()), (description, "--allocator"));
         let terms: u64 = r.terms.iter().map(|t| t.bytes.get()).sum();
         assert_eq!(terms, r.peak.device.get(), "{choice}");
-        assert!(r.peak.allocated <= r.peak.reserved && r.peak.reserved <= r.peak.device, "{choice}");
+        assert!(
+            r.peak.allocated <= r.peak.reserved && r.peak.reserved <= r.peak.device,
+            "{choice}"
+        );
         let remark = r.diagnostics.iter().any(|d| d.code == "memory-policy");
         assert_eq!(remark, choice == "jax" || choice == "tensorflow", "{choice}");
         if choice == "pytorch" {
@@ -219,21 +225,28 @@ fn a_search_obeys_the_limit_of_an_allocator() {
         .and_then(|s| s.value)
         .unwrap()
     };
-    let (half, most_of_it, all) =
-        (most("jax:fraction=0.5"), most("jax:fraction=0.9"), most("pytorch"));
-    assert!(half < most_of_it && most_of_it <= all, "{half} {most_of_it} {all}");
+    // PyTorch's cache leaves holes that best fit over one pool does not have.
+    let batches = ["jax:fraction=0.5", "jax:fraction=0.75", "jax:fraction=0.9"].map(most);
+    assert!(batches.is_sorted_by(|a, b| a < b), "{batches:?}");
+    assert!(batches[0] < most("pytorch"));
 }
 
 #[test]
 fn allocators_that_do_not_apply_are_refused() {
     for (more, message) in [
         (r#""allocator": "mxnet""#, "`mxnet` is not a known allocator"),
-        (r#""allocator": "pytorch:max_split_size_mb:8""#, "max_split_size_mb is `8`, but it must be"),
-        (r#""allocator": "jax", "workload": {"vllm": {}}"#, "it belongs to training and plain inference"),
+        (
+            r#""allocator": "pytorch:max_split_size_mb:8""#,
+            "max_split_size_mb is `8`, but it must be",
+        ),
+        (
+            r#""allocator": "jax", "workload": {"vllm": {}}"#,
+            "it belongs to training and plain inference",
+        ),
         (r#""allocator": "jax", "with": [{"model": "gpt2"}]"#, "leave out --with and --data"),
     ] {
         let text = format!(r#"{{"model": "llama-3.2-1b", "machine": "rtx-4090", {more}}}"#);
-        let error = plimsoll_engine::estimate_json(&text).unwrap_err().to_string();
+        let error = estimate_json(&text).unwrap_err().to_string();
         assert!(error.contains(message) && error.contains("--allocator"), "{error}");
     }
 }

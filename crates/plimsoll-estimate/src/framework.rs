@@ -48,7 +48,8 @@ pub fn apply(estimate: &mut Estimate, choice: &AllocatorChoice, device: &Device,
     }
     let replay = choice.replay(timeline, &device_memory(device), &REPLAY);
     let context = device.context.typical;
-    let held = Held::of(&replay, choice, capacity.saturating_sub(context));
+    let above = estimate.interval.high.saturating_sub(estimate.peak.device);
+    let held = Held::of(&replay, choice, capacity.saturating_sub(context), above);
     categories(estimate, &replay.footprint, context);
     terms(estimate, &replay.footprint, choice, &held);
     let total = held.reserved + context + held.untouched;
@@ -74,18 +75,23 @@ pub fn apply(estimate: &mut Estimate, choice: &AllocatorChoice, device: &Device,
 /// What an allocator holds of a device.
 struct Held {
     reserved: Bytes,
-    /// What the program needs of it.
-    need: Bytes,
     /// The most that it can get.
     most: Bytes,
     /// What it leaves alone although the program does not fit into the rest; zero where the program fits.
     untouched: Bytes,
     fails: bool,
     preallocated: bool,
+    /// The need at the upper end of the interval, where that is more than it can get.
+    high: Option<Bytes>,
 }
 
 impl Held {
-    fn of(replay: &FrameworkReplay, choice: &AllocatorChoice, available: Bytes) -> Held {
+    fn of(
+        replay: &FrameworkReplay,
+        choice: &AllocatorChoice,
+        available: Bytes,
+        above: Bytes,
+    ) -> Held {
         let f = &replay.footprint;
         let most = replay.limit.map_or(available, |limit| limit.min(available));
         let preallocated = replay.preallocates.is_some();
@@ -94,7 +100,8 @@ impl Held {
         let need = if caches { f.reserved_peak } else { f.allocated_peak };
         let Some(failure) = &f.failure else {
             let (reserved, untouched) = (f.reserved_peak, Bytes::ZERO);
-            return Held { reserved, need, most, untouched, fails: false, preallocated };
+            let high = Some(need + above).filter(|high| *high > most);
+            return Held { reserved, most, untouched, fails: false, preallocated, high };
         };
         // Without limits it would hold as much; at the least, what was missing when it failed.
         let error = &failure.error;
@@ -102,7 +109,8 @@ impl Held {
         let missing = error.rounded.saturating_sub(free).max(Bytes::new(256));
         let need = need.max(most + missing);
         let untouched = available.saturating_sub(most);
-        Held { reserved: need, need, most, untouched, fails: true, preallocated }
+        let high = Some(need + above);
+        Held { reserved: need, most, untouched, fails: true, preallocated, high }
     }
 }
 
@@ -197,9 +205,8 @@ fn interval(
         false => Interval { low: total.saturating_sub(below), high: total + above },
     };
     // Tensors at the upper end of their interval may not find room within the limit.
-    let short = (held.need + above).saturating_sub(held.most);
-    if !short.is_zero() {
-        interval.high = interval.high.max(capacity + short);
+    if let Some(high) = held.high {
+        interval.high = interval.high.max(capacity + high.saturating_sub(held.most));
     }
     interval
 }
@@ -237,6 +244,13 @@ fn remarks(
              {need} of what it holds"
         );
         diagnostics.push(note("memory-policy", message, cure));
+    }
+    if let (false, Some(high)) = (held.fails, held.high) {
+        let message = format!(
+            "{framework} holds {} at most; tensors at the upper end of their interval need {high} of it",
+            held.most
+        );
+        diagnostics.push(note("allocator-tight", message, ""));
     }
     if let Some(failure) = &replay.footprint.failure {
         let (missing, most) = (failure.error.rounded, held.most);
@@ -384,6 +398,7 @@ mod tests {
         let tight = format!("tensorflow:memory_limit={}", need.get() + (100 << 20));
         let tight = on(&tight, 1024);
         assert!(tight.peak.device < Bytes::gib(24) && tight.interval.high > Bytes::gib(24));
+        assert!(tight.diagnostics.iter().any(|d| d.code == "allocator-tight"));
     }
 
     #[test]
