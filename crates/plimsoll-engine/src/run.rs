@@ -145,7 +145,8 @@ fn allocator(
             ));
         }
     }
-    if !choice.is_default() && !(request.with.is_empty() && request.data.is_empty()) {
+    let alone = request.with.is_empty() && request.data.is_empty();
+    if !alone && !choice.is_default() {
         return Err(refuse("it knows the tensors of one model only; leave out --with and --data"));
     }
     Ok(choice)
