@@ -124,6 +124,12 @@ pub(crate) fn resolve(request: &Request) -> Result<Job, EngineError> {
     let mut extra = data(request)?;
     extra.extend(bare);
     let allocator = allocator(request, workload.as_ref())?;
+    // Settings that somebody names replace those of the stack's launcher.
+    if let (Some(_), AllocatorChoice::PyTorch(settings), Some(Workload::Training(t))) =
+        (&request.allocator, &allocator, &mut workload)
+    {
+        t.expandable_segments = settings.config.expandable_segments;
+    }
     let model = model.map(Arc::new);
     Ok(Job { model, workload, strategy, machine, residents, allocator, extra })
 }

@@ -37,15 +37,15 @@ pub(crate) fn assumption(choice: &AllocatorChoice) -> Assumption {
 
 /// Puts an estimate that has a timeline on the allocator of a choice; `capacity` is what the verdict compares with.
 /// Peaks, categories, terms and interval change, and notes say what the framework's policy hides. The default choice
-/// changes nothing but the assumption, nor does an estimate without a timeline change.
+/// changes nothing, nor does an estimate without a timeline change.
 pub fn apply(estimate: &mut Estimate, choice: &AllocatorChoice, device: &Device, capacity: Bytes) {
     let Some(timeline) = &estimate.timeline else { return };
-    estimate.assumptions.retain(|a| a.about != "allocator");
-    estimate.assumptions.push(assumption(choice));
     settings(estimate.diagnostics.as_mut(), choice);
     if choice.is_default() {
         return;
     }
+    estimate.assumptions.retain(|a| a.about != "allocator");
+    estimate.assumptions.push(assumption(choice));
     let replay = choice.replay(timeline, &device_memory(device), &REPLAY);
     let context = device.context.typical;
     let above = estimate.interval.high.saturating_sub(estimate.peak.device);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_changes_nothing_but_the_assumption() {
+    fn the_default_changes_nothing() {
         let (plain, same) = (estimate(1024), on("pytorch", 1024));
         assert_eq!(
             (plain.peak, plain.interval, &plain.terms),

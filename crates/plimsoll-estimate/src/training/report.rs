@@ -1,7 +1,7 @@
 //! From the footprint of the worst rank to the estimate: peaks, categories, terms, assumptions.
 
 use plimsoll_model::Architecture;
-use plimsoll_timeline::Category;
+use plimsoll_timeline::{AllocatorChoice, Category, PyTorchSettings};
 use plimsoll_units::Bytes;
 
 use super::{RankRun, explain};
@@ -90,7 +90,7 @@ fn assumptions(training: &Training, device: &Device) -> Vec<Assumption> {
             "decides how many copies of the logits exist",
             "--loss",
         ),
-        crate::framework::assumption(&plimsoll_timeline::AllocatorChoice::default()),
+        allocator(training),
     ];
     if training.optimizer != Optimizer::None {
         list.push(assume(
@@ -109,6 +109,13 @@ fn assumptions(training: &Training, device: &Device) -> Vec<Assumption> {
         ));
     }
     list
+}
+
+/// PyTorch's allocator with the settings that the stack's launcher asks for.
+fn allocator(training: &Training) -> Assumption {
+    let mut settings = PyTorchSettings::default();
+    settings.config.expandable_segments = training.expandable_segments;
+    crate::framework::assumption(&AllocatorChoice::PyTorch(Box::new(settings)))
 }
 
 fn stack(stack: Stack) -> &'static str {

@@ -7,7 +7,7 @@ use plimsoll_units::Bytes;
 use super::{AllocatorChoice, Jax, JaxAllocator, TensorFlow};
 use crate::{
     Allocator, Backend, Bfc, BfcBlock, BfcConfig, Category, DriverPool, Event, Exact, Footprint,
-    OutOfMemory, PhaseKind, ReplayOptions, Timeline, Usage, replay_on, replay_with,
+    OutOfMemory, PhaseKind, PyTorchConfig, ReplayOptions, Timeline, Usage, replay_on, replay_with,
 };
 
 /// The memory of one device as a framework finds it.
@@ -108,7 +108,8 @@ impl AllocatorChoice {
         let footprint = match self {
             AllocatorChoice::PyTorch(s) if s.backend == Backend::CudaMallocAsync => pool(),
             AllocatorChoice::PyTorch(s) => {
-                replay_with(timeline, &s.config_for(memory.total), options)
+                let config = PyTorchConfig { capacity, ..s.config_for(memory.total) };
+                replay_with(timeline, &config, options)
             }
             AllocatorChoice::TensorFlow(t) if t.malloc_async => pool(),
             AllocatorChoice::TensorFlow(t) => {
