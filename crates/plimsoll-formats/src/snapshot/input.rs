@@ -75,6 +75,18 @@ impl<R: Read> Input<R> {
         Ok(self.end)
     }
 
+    /// What is in memory and not taken.
+    #[inline]
+    pub(super) fn rest(&self) -> &[u8] {
+        &self.buffer[self.at..self.end]
+    }
+
+    /// Takes bytes that [`rest`](Self::rest) showed.
+    #[inline]
+    pub(super) fn advance(&mut self, n: usize) {
+        self.at = self.end.min(self.at + n);
+    }
+
     /// Up to `n` next bytes without taking them.
     pub(super) fn peek(&mut self, n: usize) -> Result<&[u8], FormatError> {
         if self.end - self.at < n {

@@ -21,14 +21,14 @@ const MAX_OPEN: usize = 1 << 20;
 const NO_MEMO: u32 = u32::MAX;
 
 /// A container that may still be filled.
+#[derive(Clone, Copy)]
 struct Open {
     dict: bool,
     /// Its items in [`Machine::held`].
     begin: usize,
     end: usize,
-    /// The memo entries that point at it: usually one.
+    /// The memo entry that points at it; further ones are in [`Machine::aliases`].
     memo: u32,
-    more: Vec<u32>,
     /// What it became, once closed.
     closed: Value,
     /// The file ended while it was filled.
@@ -44,6 +44,8 @@ pub(super) struct Machine<R> {
     marks: Vec<usize>,
     memo: Memo,
     open: Vec<Open>,
+    /// Open containers with a second memo entry, and that entry. No writer makes any.
+    aliases: Vec<(usize, u32)>,
     held: Vec<Value>,
     opcode: u8,
     at: u64,
@@ -68,6 +70,7 @@ impl<R: Read> Machine<Source<R>> {
             marks: Vec::new(),
             memo: Memo::default(),
             open: Vec::new(),
+            aliases: Vec::new(),
             held: Vec::new(),
             opcode: 0,
             at: 0,
@@ -88,6 +91,7 @@ impl<R: Read> Machine<Source<R>> {
                 b'j' => {
                     let at = u32::from_le_bytes(self.input.array()?);
                     self.get(at)?;
+                    self.gets();
                 }
                 b'h' => {
                     let [at] = self.input.array()?;
@@ -303,6 +307,27 @@ impl<R: Read> Machine<Source<R>> {
         Ok(())
     }
 
+    /// The references that follow a reference, as the frames of a stack do: as many as are plain and in memory.
+    #[inline]
+    fn gets(&mut self) {
+        let bytes = self.input.rest();
+        let mut rest = bytes;
+        loop {
+            let (at, next) = match rest {
+                [b'j', a, b, c, d, next @ ..] => (u32::from_le_bytes([*a, *b, *c, *d]), next),
+                [b'h', at, next @ ..] => (u32::from(*at), next),
+                _ => break,
+            };
+            let v = self.memo.get(at as usize);
+            if v.is(value::NOTHING) || v.is(value::OPEN) {
+                break;
+            }
+            self.stack.push(v);
+            rest = next;
+        }
+        self.input.advance(bytes.len() - rest.len());
+    }
+
     #[inline]
     fn put(&mut self, at: usize) -> Result<(), FormatError> {
         let Some(top) = self.stack.last().copied() else {
@@ -317,7 +342,7 @@ impl<R: Read> Machine<Source<R>> {
             } else if open.memo == NO_MEMO {
                 open.memo = at as u32;
             } else {
-                open.more.push(at as u32);
+                self.aliases.push((top.place() as usize, at as u32));
             }
         }
         if at == self.memo.len() {
@@ -341,9 +366,9 @@ impl<R: Read> Machine<Source<R>> {
             return Err(FormatError::TooLarge { section: "memory snapshot", what, value, limit });
         }
         let end = self.held.len();
-        let (begin, more, closed) = (end, Vec::new(), Value::NOTHING);
+        let (begin, closed) = (end, Value::NOTHING);
         self.stack.push(Value::new(value::OPEN, self.open.len() as u32));
-        self.open.push(Open { dict, begin, end, memo: NO_MEMO, more, closed, cut: false });
+        self.open.push(Open { dict, begin, end, memo: NO_MEMO, closed, cut: false });
         Ok(())
     }
 
@@ -389,9 +414,16 @@ impl<R: Read> Machine<Source<R>> {
         let handle = Value::new(value::OPEN, at as u32);
         let open = &mut self.open[at];
         open.closed = v;
-        for memo in std::iter::once(&open.memo).chain(&open.more) {
-            // The entry may have been written anew since.
-            self.memo.replace(*memo as usize, handle, v);
+        // The entry may have been written anew since.
+        self.memo.replace(open.memo as usize, handle, v);
+        if !self.aliases.is_empty() {
+            let memo = &mut self.memo;
+            self.aliases.retain(|(open, entry)| {
+                if *open == at {
+                    memo.replace(*entry as usize, handle, v);
+                }
+                *open != at
+            });
         }
         Ok(v)
     }
@@ -443,6 +475,15 @@ impl<R: Read> Machine<Source<R>> {
 
     fn append(&mut self, height: usize) -> Result<(), FormatError> {
         let target = self.target(height, false)?;
+        if self.stack[height..].iter().all(|v| v.is(value::FRAME)) {
+            // Nothing to close and nothing to join.
+            self.open.truncate(target + 1);
+            self.held.truncate(self.open[target].end);
+            self.held.extend_from_slice(&self.stack[height..]);
+            self.open[target].end = self.held.len();
+            self.stack.truncate(height);
+            return Ok(());
+        }
         self.settle(height, target)?;
         let begin = self.open[target].begin;
         for v in &self.stack[height..] {

@@ -70,6 +70,7 @@ impl Memo {
     }
 
     /// Writes an entry anew if it still is `old`.
+    #[inline]
     pub(super) fn replace(&mut self, at: usize, old: Value, v: Value) {
         if self.get(at) == old {
             self.set(at, v);
