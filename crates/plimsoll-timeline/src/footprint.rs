@@ -1,11 +1,14 @@
 //! Replay of a timeline on an allocator, and what it shows: the peak, what was live at the peak and why, the curve
 //! over the events, the state at the end, and the event at which memory ran out.
 //!
-//! Two passes. The first replays and notes the peak and where each stretch of the curve is highest and lowest; the
-//! second needs no allocator and attributes bytes, so attribution costs nothing while the peak is still unknown.
+//! Two passes. The first replays and notes the life of each tensor, the peak, and where each stretch of the curve is
+//! highest and lowest; the second needs no allocator and attributes bytes, so attribution costs nothing while the peak is
+//! still unknown. Nothing but the curve looks at the events again.
 
 mod attribution;
 mod series;
+
+use std::sync::Arc;
 
 use plimsoll_units::Bytes;
 
@@ -13,12 +16,15 @@ use crate::{
     Allocator, Category, Event, Exact, OutOfMemory, Phase, PhaseKind, PyTorchAllocator,
     PyTorchConfig, TensorId, Timeline, Usage,
 };
+use crate::pytorch::PlainAllocator;
+use attribution::Life;
 use series::Stretch;
 
 /// How much a [`Footprint`] keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayOptions {
-    /// Points of the curve, at most; a timeline of fewer events keeps them all.
+    /// Points of the curve, at most (two, if one is asked for); a timeline of fewer events keeps them all. 0 for no
+    /// curve.
     pub points: usize,
     /// Origins listed one by one; the rest is summed.
     pub origins: usize,
@@ -78,7 +84,7 @@ pub struct LiveSet {
     /// By the phase in which it came into being; `None` for before the first phase. In order of first appearance.
     pub by_phase: Vec<(Option<PhaseKind>, Bytes)>,
     /// By module, largest first; the empty name stands for no module.
-    pub by_module: Vec<(Box<str>, Bytes)>,
+    pub by_module: Vec<(Arc<str>, Bytes)>,
     /// By origin, largest first, as many as [`ReplayOptions::origins`].
     pub by_origin: Vec<OriginShare>,
     /// The sum of the origins that are not listed.
@@ -91,9 +97,9 @@ pub struct LiveSet {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginShare {
     /// The module; empty for none.
-    pub module: Box<str>,
+    pub module: Arc<str>,
     /// The operator or tensor within it.
-    pub what: Box<str>,
+    pub what: Arc<str>,
     /// What it is for.
     pub category: Category,
     /// Its bytes.
@@ -151,6 +157,14 @@ pub fn replay_with(
     config: &PyTorchConfig,
     options: &ReplayOptions,
 ) -> Footprint {
+    if PlainAllocator::knows(config) {
+        let mut plain = PlainAllocator::new();
+        if let Ok(footprint) = replay_on(timeline, &mut plain, options)
+            && let Some(segments_peak) = plain.segments()
+        {
+            return Footprint { segments_peak, ..footprint };
+        }
+    }
     let mut torch = PyTorchAllocator::new(config.clone());
     let failure = match replay_on(timeline, &mut torch, options) {
         Ok(footprint) => return with_counters(footprint, &torch, None),
@@ -218,9 +232,9 @@ pub fn replay_from<A: Allocator>(
     let mut stretches = Vec::with_capacity(events.len().div_ceil(stretch_events));
     let mut blocks: Vec<Option<A::Block>> = Vec::new();
     blocks.resize_with(timeline.allocations().len(), || None);
-    let mut sizes = vec![Bytes::ZERO; timeline.allocations().len()];
+    let mut lives = vec![Life::NONE; timeline.allocations().len()];
     for (i, block) in existing.into_iter().enumerate().take(timeline.existing() as usize) {
-        sizes[i] = allocator.allocated_size(&block);
+        lives[i] = Life::before(allocator.allocated_size(&block));
         blocks[i] = Some(block);
     }
     let before = allocator.usage();
@@ -245,15 +259,17 @@ pub fn replay_from<A: Allocator>(
                             let phase = timeline.phase_at(event as usize);
                             Failure { event, phase, tensor: id, error }
                         })?;
-                    sizes[id.0 as usize] = allocator.allocated_size(&block);
+                    lives[id.0 as usize] = Life::born(allocator.allocated_size(&block), event);
                     blocks[id.0 as usize] = Some(block);
                 }
                 Event::Free(id) => {
+                    lives[id.0 as usize].end(event);
                     if let Some(block) = blocks[id.0 as usize].take() {
                         allocator.release(block);
                     }
                 }
                 Event::FreeRequested(id) => {
+                    lives[id.0 as usize].end(event);
                     if let Some(block) = &blocks[id.0 as usize] {
                         allocator.request_free(block);
                     }
@@ -298,10 +314,15 @@ pub fn replay_from<A: Allocator>(
     let peak = footprint.peak_event;
     footprint.peak_phase = peak.and_then(|event| timeline.phase_at(event as usize));
     if peak.is_some() || timeline.existing() > 0 {
-        footprint.live = attribution::live_after(timeline, &sizes, peak, options.origins);
+        footprint.live = attribution::live_after(timeline, &lives, peak, options.origins);
     }
-    let (series, end) = series::curve(timeline, &sizes, &stretches);
-    footprint.series = series;
+    if options.points > 0 {
+        footprint.series = series::curve(timeline, &lives, &stretches);
+    }
+    let mut end = [Bytes::ZERO; Category::ALL.len()];
+    for (tensor, life) in timeline.allocations().iter().zip(&lives).filter(|(_, l)| l.lasts()) {
+        end[tensor.category as usize] += life.size;
+    }
     footprint.end_by_category = by_category(&end);
     Ok(footprint)
 }

@@ -1,6 +1,8 @@
 //! The timeline itself and the builder that keeps it well formed: every free names a live tensor, every phase
 //! covers the events up to the next one.
 
+use std::sync::Arc;
+
 use plimsoll_units::Bytes;
 use serde::Serialize;
 
@@ -151,9 +153,9 @@ pub struct Phase {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// The module or block, such as `layers.31` or `head`; empty for none.
-    pub module: Box<str>,
+    pub module: Arc<str>,
     /// The operator or tensor within it, such as `mlp.act`.
-    pub what: Box<str>,
+    pub what: Arc<str>,
 }
 
 /// One allocation.
@@ -267,6 +269,13 @@ impl TimelineBuilder {
         Self::default()
     }
 
+    /// Makes room for events to come, half of them allocations.
+    pub fn reserve(&mut self, events: usize) {
+        self.timeline.events.reserve(events);
+        self.timeline.allocations.reserve(events / 2);
+        self.life.reserve(events / 2);
+    }
+
     /// Begins a phase with the next event.
     pub fn phase(&mut self, kind: PhaseKind, step: u32) {
         let first_event = self.timeline.events.len() as u32;
@@ -277,6 +286,15 @@ impl TimelineBuilder {
     pub fn origin(&mut self, module: &str, what: &str) -> OriginId {
         let id = OriginId(self.timeline.origins.len() as u32);
         self.timeline.origins.push(Origin { module: module.into(), what: what.into() });
+        id
+    }
+
+    /// Registers one origin for each name within a module, with consecutive ids, and returns the first.
+    pub fn origins(&mut self, module: &str, whats: &[Arc<str>]) -> OriginId {
+        let id = OriginId(self.timeline.origins.len() as u32);
+        let module: Arc<str> = module.into();
+        let origin = |what: &Arc<str>| Origin { module: module.clone(), what: what.clone() };
+        self.timeline.origins.extend(whats.iter().map(origin));
         id
     }
 

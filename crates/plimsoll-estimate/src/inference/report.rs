@@ -233,7 +233,7 @@ fn cache_term(facts: &Facts<'_>, term: Term, kind: &str) -> Term {
 
 /// The symbolic sizes of an activation, from the passes of its stage.
 fn shape_term(facts: &Facts<'_>, term: Term, origin: &OriginShare) -> Term {
-    let stage = facts.graph.stages.iter().find(|s| s.name == origin.module);
+    let stage = facts.graph.stages.iter().find(|s| *s.name == *origin.module);
     let shape = stage.and_then(|s| {
         let block = s.block.0 as usize;
         let passes = [facts.passes.1, Some(facts.passes.0)];

@@ -22,7 +22,7 @@ use crate::{Device, Estimate, EstimateError};
 pub use options::build_options;
 
 /// Terms need every origin; the curve is drawn from the timeline when somebody asks for it.
-const REPLAY: ReplayOptions = ReplayOptions { points: 2, origins: usize::MAX };
+const REPLAY: ReplayOptions = ReplayOptions { points: 0, origins: usize::MAX };
 
 /// The simulated step of one rank.
 pub(crate) struct RankRun {

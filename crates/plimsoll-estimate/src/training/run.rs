@@ -2,6 +2,8 @@
 //! it, and writes the timeline. Tapes say what a stage allocates; this file says when stages run and what happens to
 //! parameters, gradients and shards around them.
 
+use std::sync::Arc;
+
 use plimsoll_model::Graph;
 use plimsoll_model::graph::{BoundaryId, StageKind};
 use plimsoll_timeline::{Category, OriginId, PhaseKind, TensorId, Timeline, TimelineBuilder};
@@ -82,7 +84,12 @@ pub(super) struct Simulation<'a> {
     pub row_of: Vec<Vec<Option<usize>>>,
     pub gradients: Vec<Option<TensorId>>,
     pub states: Vec<TensorId>,
-    pub origins: Vec<Vec<OriginId>>,
+    /// Origin of the first label of each stage's tapes; the others follow it.
+    pub origins: Vec<OriginId>,
+    /// Bytes of each stage's parameters in the compute type, as gathered.
+    pub gather_bytes: Vec<Bytes>,
+    /// Consumers of each boundary among the stages that run.
+    pub consumers: Vec<u32>,
     /// Gathered parameters of each stage.
     pub gathered: Vec<Vec<TensorId>>,
     /// Full gradients of the running stage, before they are reduced.
@@ -172,19 +179,15 @@ impl<'a> Simulation<'a> {
             boundary: t.origin("", "stage input"),
             casts: t.origin("", "autocast cache"),
         };
-        let origins = run
-            .graph
-            .stages
-            .iter()
-            .enumerate()
-            .map(|(i, stage)| {
-                if !stages.contains(&i) {
-                    return Vec::new();
-                }
-                let labels = &run.tapes[stage.block.0 as usize].labels;
-                labels.iter().map(|l| t.origin(&stage.name, l)).collect()
-            })
-            .collect();
+        let labels: Vec<Vec<Arc<str>>> =
+            run.tapes.iter().map(|t| t.labels.iter().map(|l| Arc::from(*l)).collect()).collect();
+        let origins = run.graph.stages.iter().map(|s| t.origins(&s.name, &labels[s.block.0 as usize]));
+        let origins = origins.collect();
+        let mut gather_bytes = vec![Bytes::ZERO; run.graph.stages.len()];
+        for row in &rows {
+            gather_bytes[row.stage] += row.block.dtype.bytes(row.block.elements);
+        }
+        t.reserve(events(run, &stages));
         Simulation {
             run,
             bindings: run.bindings,
@@ -194,6 +197,8 @@ impl<'a> Simulation<'a> {
             states: Vec::new(),
             row_of,
             origins,
+            gather_bytes,
+            consumers: Vec::new(),
             gathered: vec![Vec::new(); run.graph.stages.len()],
             unreduced: Vec::new(),
             reducing: Vec::new(),
@@ -504,13 +509,13 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Consumers of a boundary among the stages of this chunk.
-    fn consumers(&self, boundary: BoundaryId, stages: &[usize]) -> u32 {
-        stages
-            .iter()
-            .flat_map(|s| &self.run.graph.stages[*s].inputs)
-            .filter(|b| **b == boundary)
-            .count() as u32
+    /// Counts the consumers of each boundary among the stages that run next.
+    fn count_consumers(&mut self, stages: &[usize]) {
+        self.consumers.clear();
+        self.consumers.resize(self.run.graph.boundaries as usize, 0);
+        for input in stages.iter().flat_map(|s| &self.run.graph.stages[*s].inputs) {
+            self.consumers[input.0 as usize] += 1;
+        }
     }
 
     /// How many layers share one checkpoint at this stage; 0 for none.
@@ -542,6 +547,7 @@ impl<'a> Simulation<'a> {
 
     fn forward(&mut self, micro: &mut Micro, stages: &[usize], step: u32) {
         let units = self.units(stages);
+        self.count_consumers(stages);
         self.receive(micro, stages);
         for (index, (unit, checkpointed)) in units.iter().enumerate() {
             let next = units.get(index + 1).map(|(u, _)| u.as_slice()).unwrap_or_default();
@@ -554,7 +560,7 @@ impl<'a> Simulation<'a> {
             for &stage in unit {
                 self.gather(stage, false);
                 self.prefetch(next, false);
-                self.forward_stage(micro, stage, stages, *checkpointed);
+                self.forward_stage(micro, stage, *checkpointed);
                 self.reshard_after_forward(stage);
             }
         }
@@ -568,7 +574,7 @@ impl<'a> Simulation<'a> {
                 let block = self.run.graph.block(&self.run.graph.stages[first]);
                 let value = &block.values[0];
                 let bytes = value.shape.bytes(value.dtype, &self.bindings);
-                let refs = self.consumers(boundary, stages);
+                let refs = self.consumers[boundary.0 as usize];
                 let tensor = self.t.alloc(bytes, Category::Activations, self.misc.boundary);
                 micro.alias[boundary.0 as usize] = Some(micro.states.len());
                 micro.states.push(Boundary { tensor: Some(tensor), refs, bytes });
@@ -589,7 +595,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    fn forward_stage(&mut self, micro: &mut Micro, stage: usize, stages: &[usize], light: bool) {
+    fn forward_stage(&mut self, micro: &mut Micro, stage: usize, light: bool) {
         let s = &self.run.graph.stages[stage];
         let tapes = &self.tapes[s.block.0 as usize];
         if micro.slots[stage].is_empty() {
@@ -598,7 +604,7 @@ impl<'a> Simulation<'a> {
         let tape = if light { &tapes.light } else { &tapes.forward };
         // Outputs exist as boundaries before the tape refers to them.
         for (output, leaving) in s.outputs.iter().zip(&tape.leaving) {
-            let refs = self.consumers(*output, stages);
+            let refs = self.consumers[output.0 as usize];
             match leaving {
                 Leaving::Input(i) => {
                     let input = s.inputs[*i as usize];
@@ -634,7 +640,7 @@ impl<'a> Simulation<'a> {
         for &step in &tape.steps {
             match step {
                 Step::Alloc { slot, bytes, category, label } => {
-                    let origin = self.origins[stage][label as usize];
+                    let origin = OriginId(self.origins[stage].0 + u32::from(label));
                     micro.slots[stage][slot as usize] = Some(self.t.alloc(bytes, category, origin));
                 }
                 Step::Free { slot } => {
@@ -718,6 +724,7 @@ impl<'a> Simulation<'a> {
     }
 
     fn recompute(&mut self, micro: &mut Micro, unit: &[usize]) {
+        self.count_consumers(unit);
         for (position, &stage) in unit.iter().enumerate() {
             // The checkpoint's own references are those that the first stage gives back.
             if position > 0 {
@@ -726,7 +733,7 @@ impl<'a> Simulation<'a> {
                     self.refer(micro, Some(boundary), true);
                 }
             }
-            self.forward_stage(micro, stage, unit, false);
+            self.forward_stage(micro, stage, false);
         }
         // Backward re-enters autocast around the recomputed region only.
         self.end_autocast();
@@ -795,6 +802,16 @@ impl<'a> Simulation<'a> {
             self.t.free(id);
         }
     }
+}
+
+/// About how many events a run writes.
+fn events(run: &Run<'_>, stages: &[usize]) -> usize {
+    let tapes = stages.iter().map(|s| &run.tapes[run.graph.stages[*s].block.0 as usize]);
+    let steps = |t: &Tape| t.steps.len();
+    let once: usize =
+        tapes.map(|t| steps(&t.light) + steps(&t.forward) + steps(&t.backward)).sum();
+    let micro_batches = run.micro_batches.clamp(1, 2) as usize;
+    once.saturating_mul((run.shorter.len() + 2) * micro_batches).min(1 << 20)
 }
 
 /// The micro-batch whose backward runs next: the oldest of the last chunk that waits.

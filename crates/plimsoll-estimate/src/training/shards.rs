@@ -101,12 +101,7 @@ impl Simulation<'_> {
             return;
         }
         // FSDP1 and ZeRO-3 gather one flat buffer.
-        let mut total = Bytes::ZERO;
-        for row in 0..self.rows.len() {
-            if self.rows[row].stage == stage {
-                total += self.gathered_bytes(row);
-            }
-        }
+        let total = self.gather_bytes[stage];
         if total.is_zero() {
             return;
         }

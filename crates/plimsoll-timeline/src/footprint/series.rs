@@ -4,10 +4,11 @@
 use plimsoll_units::Bytes;
 
 use super::SeriesPoint;
+use super::attribution::Life;
 use crate::{Category, Event, Timeline, Usage};
 
 /// How many events one stretch covers, at least one. A stretch of one event makes one point, a longer one up to
-/// two, so that `points` is never exceeded.
+/// two, so that `points` is never exceeded; without points, one stretch covers all.
 pub(super) fn events_per_stretch(events: usize, points: usize) -> usize {
     if events <= points { 1 } else { events.div_ceil((points / 2).max(1)) }
 }
@@ -46,39 +47,36 @@ impl Stretch {
     }
 }
 
-/// The points of the stretches with their categories, and the categories after the last event.
+/// The points of the stretches with their categories.
 pub(super) fn curve(
     timeline: &Timeline,
-    sizes: &[Bytes],
+    lives: &[Life],
     stretches: &[Stretch],
-) -> (Vec<SeriesPoint>, [Bytes; Category::ALL.len()]) {
+) -> Vec<SeriesPoint> {
     let mut now = [Bytes::ZERO; Category::ALL.len()];
-    for (tensor, size) in
-        timeline.allocations().iter().zip(sizes).take(timeline.existing() as usize)
-    {
-        now[tensor.category as usize] += *size;
+    let existing = timeline.existing() as usize;
+    for (tensor, life) in timeline.allocations().iter().zip(lives).take(existing) {
+        now[tensor.category as usize] += life.size;
     }
     let mut points = Vec::with_capacity(2 * stretches.len());
     let mut done = 0;
-    let mut advance = |now: &mut [Bytes; Category::ALL.len()], to: usize| {
-        for event in &timeline.events()[done..to] {
-            match *event {
-                Event::Alloc(id) => {
-                    let i = id.0 as usize;
-                    now[timeline.allocations()[i].category as usize] += sizes[i];
-                }
-                Event::Free(id) | Event::FreeRequested(id) => {
-                    let i = id.0 as usize;
-                    now[timeline.allocations()[i].category as usize] -= sizes[i];
-                }
-                _ => {}
-            }
-        }
-        done = to;
-    };
     for stretch in stretches {
         for event in stretch.events() {
-            advance(&mut now, event as usize + 1);
+            let to = event as usize + 1;
+            for event in &timeline.events()[done..to] {
+                match *event {
+                    Event::Alloc(id) => {
+                        let i = id.0 as usize;
+                        now[timeline.allocations()[i].category as usize] += lives[i].size;
+                    }
+                    Event::Free(id) | Event::FreeRequested(id) => {
+                        let i = id.0 as usize;
+                        now[timeline.allocations()[i].category as usize] -= lives[i].size;
+                    }
+                    _ => {}
+                }
+            }
+            done = to;
             points.push(SeriesPoint {
                 event,
                 allocated: now.iter().sum(),
@@ -87,6 +85,5 @@ pub(super) fn curve(
             });
         }
     }
-    advance(&mut now, timeline.events().len());
-    (points, now)
+    points
 }

@@ -1,0 +1,461 @@
+//! The caching allocator under its default settings and nothing else: no limits, no pools, no frees that wait. It is
+//! what predicted timelines are replayed on, some hundreds of times where changes or sizes are searched, so it is made
+//! for speed: blocks know their class of size, and a size that was asked for before is found by one look. What it does
+//! not know it refuses; [`PyTorchAllocator`](super::PyTorchAllocator) is the law, and a property test holds the two
+//! together event by event.
+
+use std::num::NonZeroU32;
+
+use plimsoll_units::Bytes;
+
+use super::config::{LARGE_ROUNDING, MIN_BLOCK, PyTorchConfig, SMALL_LIMIT};
+use crate::{Allocator, OutOfMemory, PoolId, Usage};
+
+/// Larger requests, and more reserved bytes, are left to the full allocator.
+const MOST: u64 = 1 << 50;
+/// More sizes in one free list are left to the full allocator, whose lists do not slow down with them.
+const MOST_CLASSES: usize = 4096;
+/// Sizes that a free list remembers; a power of two.
+const REMEMBERED: usize = 64;
+/// No block.
+const NONE: u32 = 0;
+
+/// A contiguous part of a segment.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    address: u64,
+    size: u64,
+    requested: u64,
+    prev: u32,
+    next: u32,
+    /// Its size in the lane's classes.
+    class: u32,
+    lane: u16,
+    free: bool,
+}
+
+const VACANT: Block = Block {
+    address: 0,
+    size: 0,
+    requested: 0,
+    prev: NONE,
+    next: NONE,
+    class: 0,
+    lane: 0,
+    free: false,
+};
+
+/// Free blocks of one size.
+#[derive(Clone, Debug)]
+struct Class {
+    size: u64,
+    /// Its place among the sizes of the lane.
+    rank: u32,
+    /// Address and block, highest first: the lowest is taken from the end, and mostly comes back to it.
+    free: Vec<(u64, u32)>,
+}
+
+/// Free blocks of one kind and stream. Classes keep their number; `order` sorts them by size.
+#[derive(Clone, Debug)]
+struct Lane {
+    classes: Vec<Class>,
+    order: Vec<u32>,
+    /// Which ranks have free blocks.
+    occupied: Vec<u64>,
+    remembered: [(u64, u32); REMEMBERED],
+}
+
+impl Lane {
+    fn new() -> Self {
+        Lane {
+            classes: Vec::new(),
+            order: Vec::new(),
+            occupied: Vec::new(),
+            remembered: [(0, 0); REMEMBERED],
+        }
+    }
+
+    /// The class of a size, made on first use.
+    fn class(&mut self, size: u64) -> u32 {
+        let hash = (size / MIN_BLOCK).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        let slot = hash as usize % REMEMBERED;
+        if self.remembered[slot].0 == size {
+            return self.remembered[slot].1;
+        }
+        let rank = self.order.partition_point(|c| self.classes[*c as usize].size < size);
+        let class = match self.order.get(rank) {
+            Some(c) if self.classes[*c as usize].size == size => *c,
+            _ => self.make_class(rank, size),
+        };
+        self.remembered[slot] = (size, class);
+        class
+    }
+
+    #[cold]
+    fn make_class(&mut self, rank: usize, size: u64) -> u32 {
+        let class = self.classes.len() as u32;
+        self.classes.push(Class { size, rank: rank as u32, free: Vec::new() });
+        self.order.insert(rank, class);
+        self.occupied.resize(self.order.len().div_ceil(64), 0);
+        for (rank, class) in self.order.iter().enumerate().skip(rank) {
+            let class = &mut self.classes[*class as usize];
+            class.rank = rank as u32;
+            let bit = 1 << (rank % 64);
+            if class.free.is_empty() {
+                self.occupied[rank / 64] &= !bit;
+            } else {
+                self.occupied[rank / 64] |= bit;
+            }
+        }
+        class
+    }
+
+    fn insert(&mut self, class: u32, address: u64, id: u32) {
+        let class = &mut self.classes[class as usize];
+        match class.free.last() {
+            None => {
+                self.occupied[class.rank as usize / 64] |= 1 << (class.rank % 64);
+                class.free.push((address, id));
+            }
+            Some(lowest) if address < lowest.0 => class.free.push((address, id)),
+            Some(_) => {
+                let at = class.free.partition_point(|(a, _)| *a > address);
+                class.free.insert(at, (address, id));
+            }
+        }
+    }
+
+    fn remove(&mut self, class: u32, address: u64) {
+        let entries = &self.classes[class as usize].free;
+        let at = match entries.last() {
+            Some(lowest) if lowest.0 == address => entries.len() - 1,
+            _ => entries.partition_point(|(a, _)| *a > address),
+        };
+        self.take(class, at);
+    }
+
+    fn take(&mut self, class: u32, at: usize) -> u32 {
+        let class = &mut self.classes[class as usize];
+        let (_, id) = class.free.remove(at);
+        if class.free.is_empty() {
+            self.occupied[class.rank as usize / 64] &= !(1 << (class.rank % 64));
+        }
+        id
+    }
+
+    /// Takes the lowest block of the smallest size that has any, from the given class on.
+    fn take_first(&mut self, class: u32) -> Option<u32> {
+        let entries = self.classes[class as usize].free.len();
+        if entries > 0 {
+            return Some(self.take(class, entries - 1));
+        }
+        let rank = self.classes[class as usize].rank as usize;
+        let (word, above) = (rank / 64, u64::MAX << (rank % 64));
+        let mut words = self.occupied[word..].iter().copied().enumerate();
+        let (first, bits) = words.next()?;
+        let (at, bits) = match bits & above {
+            0 => words.find(|(_, bits)| *bits != 0)?,
+            bits => (first, bits),
+        };
+        let class = self.order[(word + at) * 64 + bits.trailing_zeros() as usize];
+        let entries = self.classes[class as usize].free.len();
+        Some(self.take(class, entries - 1))
+    }
+}
+
+/// The allocator.
+#[derive(Clone, Debug)]
+pub(crate) struct PlainAllocator {
+    /// The first is no block and never free.
+    blocks: Vec<Block>,
+    vacant: Vec<u32>,
+    /// Small and large requests of each stream.
+    lanes: Vec<Lane>,
+    usage: Usage,
+    segments: u64,
+    /// Something happened that only the full allocator knows.
+    beyond: bool,
+}
+
+impl PlainAllocator {
+    /// An allocator that holds nothing yet.
+    pub fn new() -> Self {
+        PlainAllocator {
+            blocks: vec![VACANT],
+            vacant: Vec::new(),
+            lanes: Vec::new(),
+            usage: Usage::default(),
+            segments: 0,
+            beyond: false,
+        }
+    }
+
+    /// Whether these are the settings that it knows.
+    pub fn knows(config: &PyTorchConfig) -> bool {
+        *config == PyTorchConfig::default()
+    }
+
+    /// Segments made, all of which it still holds; `None` after something that it does not know.
+    pub fn segments(&self) -> Option<u64> {
+        (!self.beyond).then_some(self.segments)
+    }
+
+    fn refuse(&self, requested: Bytes) -> OutOfMemory {
+        let Usage { allocated, reserved, .. } = self.usage;
+        let (rounded, segment) = (requested, requested);
+        OutOfMemory { requested, rounded, segment, allocated, reserved, free: None }
+    }
+
+    fn insert_block(&mut self, block: Block) -> u32 {
+        match self.vacant.pop() {
+            Some(id) => {
+                self.blocks[id as usize] = block;
+                id
+            }
+            None => {
+                self.blocks.push(block);
+                self.blocks.len() as u32 - 1
+            }
+        }
+    }
+
+    /// A free block, in no list, over a new segment.
+    #[cold]
+    fn grow(&mut self, size: u64, lane: u16) -> Option<u32> {
+        let segment = PyTorchConfig::default().segment_size(Bytes::new(size)).get();
+        // Addresses grow with what is reserved: nothing is ever given back.
+        let address = self.usage.reserved.get();
+        let class = self.lanes[lane as usize].class(segment);
+        self.usage.reserved += Bytes::new(segment);
+        self.segments += 1;
+        let fits = self.usage.reserved.get() <= MOST && segment.is_multiple_of(LARGE_ROUNDING);
+        let block = Block { address, size: segment, class, lane, ..VACANT };
+        fits.then(|| self.insert_block(block))
+    }
+
+    /// Cuts the front off a block that is in no list; the rest keeps the block's number and becomes free.
+    fn split(&mut self, id: u32, size: u64, class: u32) -> u32 {
+        let block = self.blocks[id as usize];
+        let front = self.insert_block(Block { size, class, next: id, free: false, ..block });
+        if block.prev != NONE {
+            self.blocks[block.prev as usize].next = front;
+        }
+        let lane = &mut self.lanes[block.lane as usize];
+        let rest = &mut self.blocks[id as usize];
+        rest.prev = front;
+        rest.address += size;
+        rest.size -= size;
+        rest.class = lane.class(rest.size);
+        rest.free = true;
+        lane.insert(rest.class, rest.address, id);
+        front
+    }
+}
+
+impl Allocator for PlainAllocator {
+    /// `u32::MAX` for a request of no bytes.
+    type Block = NonZeroU32;
+
+    #[inline]
+    fn allocate(&mut self, requested: Bytes, stream: u16) -> Result<NonZeroU32, OutOfMemory> {
+        if requested.is_zero() {
+            return Ok(NonZeroU32::MAX);
+        }
+        if requested.get() > MOST || stream > u16::MAX / 2 - 1 {
+            return Err(self.refuse(requested));
+        }
+        let size = requested.get().next_multiple_of(MIN_BLOCK);
+        let small = size <= SMALL_LIMIT;
+        let lane = 2 * stream + u16::from(!small);
+        if self.lanes.len() <= lane as usize {
+            self.lanes.resize_with(lane as usize + 1, Lane::new);
+        }
+        let list = &mut self.lanes[lane as usize];
+        let class = list.class(size);
+        let found = list.take_first(class);
+        let crowded = list.classes.len() > MOST_CLASSES;
+        let mut id = match found.or_else(|| self.grow(size, lane)) {
+            Some(id) if !crowded && id < u32::MAX - 1 => id,
+            _ => return Err(self.refuse(requested)),
+        };
+        let remaining = self.blocks[id as usize].size - size;
+        if if small { remaining >= MIN_BLOCK } else { remaining > SMALL_LIMIT } {
+            id = self.split(id, size, class);
+        }
+        let block = &mut self.blocks[id as usize];
+        (block.free, block.requested) = (false, requested.get());
+        self.usage.requested += requested;
+        self.usage.allocated += Bytes::new(block.size);
+        NonZeroU32::new(id).ok_or_else(|| self.refuse(requested))
+    }
+
+    fn allocate_in(
+        &mut self,
+        pool: PoolId,
+        requested: Bytes,
+        stream: u16,
+    ) -> Result<NonZeroU32, OutOfMemory> {
+        self.beyond |= !pool.is_default();
+        self.allocate(requested, stream)
+    }
+
+    #[inline]
+    fn release(&mut self, block: NonZeroU32) {
+        let id = block.get();
+        let Some(&freed) = self.blocks.get(id as usize) else { return };
+        let Block { mut address, mut size, requested, prev, next, mut class, lane, .. } = freed;
+        self.usage.requested -= Bytes::new(requested);
+        self.usage.allocated -= Bytes::new(size);
+        let (left, right) = (self.blocks[prev as usize], self.blocks[next as usize]);
+        if left.free || right.free {
+            let list = &mut self.lanes[lane as usize];
+            if left.free {
+                list.remove(left.class, left.address);
+                (address, size) = (left.address, size + left.size);
+                self.blocks[id as usize].prev = left.prev;
+                if left.prev != NONE {
+                    self.blocks[left.prev as usize].next = id;
+                }
+                self.blocks[prev as usize] = VACANT;
+                self.vacant.push(prev);
+            }
+            if right.free {
+                list.remove(right.class, right.address);
+                size += right.size;
+                self.blocks[id as usize].next = right.next;
+                if right.next != NONE {
+                    self.blocks[right.next as usize].prev = id;
+                }
+                self.blocks[next as usize] = VACANT;
+                self.vacant.push(next);
+            }
+            class = list.class(size);
+        }
+        let block = &mut self.blocks[id as usize];
+        (block.address, block.size, block.class, block.free) = (address, size, class, true);
+        self.lanes[lane as usize].insert(class, address, id);
+    }
+
+    fn request_free(&mut self, _: &NonZeroU32) {
+        self.beyond = true;
+    }
+
+    fn complete_free(&mut self, block: NonZeroU32) {
+        self.beyond = true;
+        self.release(block);
+    }
+
+    fn record_stream(&mut self, _: &NonZeroU32, _: u16) {
+        self.beyond = true;
+    }
+
+    fn begin_pool(&mut self, _: PoolId) {
+        self.beyond = true;
+    }
+
+    fn end_pool(&mut self, _: PoolId) {
+        self.beyond = true;
+    }
+
+    fn release_pool(&mut self, _: PoolId) {
+        self.beyond = true;
+    }
+
+    fn empty_cache(&mut self) {
+        self.beyond = true;
+    }
+
+    #[inline]
+    fn allocated_size(&self, block: &NonZeroU32) -> Bytes {
+        Bytes::new(self.blocks.get(block.get() as usize).map_or(0, |b| b.size))
+    }
+
+    #[inline]
+    fn usage(&self) -> Usage {
+        self.usage
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::PyTorchAllocator;
+
+    /// Sizes around the limits of pools, splits and segments, and those of a training step.
+    fn size() -> impl Strategy<Value = u64> {
+        const MIB: u64 = 1 << 20;
+        prop_oneof![
+            4 => prop::sample::select(vec![
+                0, 1, 512, 513, 4096, 600 << 10, MIB - 512, MIB, MIB + 1, 2 * MIB, 3 * MIB, 9 * MIB, 10 * MIB - 512,
+                10 * MIB, 13 * MIB, 19 * MIB, 20 * MIB, 64 * MIB, 65 * MIB, 256 * MIB,
+            ]),
+            1 => 1..40 * MIB,
+            1 => 1..2 * MIB,
+        ]
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Alloc(u64, u16),
+        /// The n-th live block, the youngest, or the oldest.
+        Free(usize),
+        FreeLast,
+        FreeFirst,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            5 => (size(), 0..3u16).prop_map(|(size, stream)| Step::Alloc(size, stream)),
+            2 => any::<usize>().prop_map(Step::Free),
+            1 => Just(Step::FreeLast),
+            1 => Just(Step::FreeFirst),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn equals_the_full_allocator(steps in prop::collection::vec(step(), 1..2500)) {
+            let mut plain = PlainAllocator::new();
+            let mut torch = PyTorchAllocator::new(PyTorchConfig::default());
+            let mut live = Vec::new();
+            for step in steps {
+                let at = match step {
+                    Step::Alloc(size, stream) => {
+                        let a = plain.allocate(Bytes::new(size), stream).unwrap();
+                        let b = torch.malloc(Bytes::new(size), stream).unwrap();
+                        prop_assert_eq!(plain.allocated_size(&a), torch.block_size(&b));
+                        live.push((a, b));
+                        None
+                    }
+                    Step::Free(n) => Some(n),
+                    Step::FreeLast => Some(live.len().saturating_sub(1)),
+                    Step::FreeFirst => Some(0),
+                };
+                if let Some(at) = at.filter(|_| !live.is_empty()) {
+                    let (a, b) = live.remove(at % live.len());
+                    plain.release(a);
+                    torch.free(b);
+                }
+                prop_assert_eq!(plain.usage(), torch.usage());
+            }
+            prop_assert_eq!(plain.segments(), Some(torch.statistics().all.segment.peak));
+        }
+    }
+
+    #[test]
+    fn what_it_does_not_know_is_refused() {
+        let mut plain = PlainAllocator::new();
+        assert!(plain.allocate(Bytes::new(MOST + 1), 0).is_err());
+        assert!(plain.allocate(Bytes::new(1), u16::MAX).is_err());
+        assert_eq!(plain.segments(), Some(0));
+        plain.empty_cache();
+        assert_eq!(plain.segments(), None);
+        let mut crowded = PlainAllocator::new();
+        let more = (1..2 * MOST_CLASSES as u64)
+            .map(|n| crowded.allocate(Bytes::mib(20) + Bytes::new(n * MIN_BLOCK), 0));
+        assert!(more.last().is_some_and(|last| last.is_err()));
+    }
+}
