@@ -191,6 +191,13 @@ struct Workspace {
     guess: bool,
 }
 
+impl Workspace {
+    fn span(&'static self) -> Span {
+        let bytes = Bytes::new(self.bytes);
+        Span { low: bytes, typical: bytes, high: bytes, source: &self.source, guess: self.guess }
+    }
+}
+
 #[derive(Deserialize)]
 struct EngineRow {
     engine: String,
@@ -221,33 +228,32 @@ fn library_file() -> &'static LibraryFile {
     })
 }
 
-/// The workspace that PyTorch gives each cuBLAS handle and stream. It is an allocation of the caching allocator
-/// that lives until the process ends. Zero on devices without cuBLAS.
-pub fn cublas_workspace(gpu: &Gpu) -> Span {
-    workspace(&library_file().cublas_workspace, gpu)
+/// The workspace that PyTorch gives each cuBLAS handle and stream, by compute capability x 10. It is an allocation of
+/// the caching allocator that lives until the process ends. Without a capability (no known GPU, or another vendor's,
+/// whose BLAS library has a workspace as well) that of most NVIDIA devices.
+pub fn cublas_workspace(capability: Option<u64>) -> Span {
+    let rows = &library_file().cublas_workspace;
+    match capability.and_then(|capability| workspace(rows, capability)) {
+        Some(row) => row.span(),
+        None => rows.first().map_or(Span::NONE, |row| Span { guess: true, ..row.span() }),
+    }
 }
 
 /// The workspace that PyTorch gives cuBLASLt, used by linear layers with a bias and by scaled products.
 pub fn cublaslt_workspace(gpu: &Gpu) -> Span {
-    workspace(&library_file().cublaslt_workspace, gpu)
+    let capability = gpu.target.compute_capability();
+    capability
+        .map(|(major, minor)| u64::from(major) * 10 + u64::from(minor))
+        .and_then(|capability| workspace(&library_file().cublaslt_workspace, capability))
+        .map_or(Span::NONE, Workspace::span)
 }
 
-fn workspace(rows: &'static [Workspace], gpu: &Gpu) -> Span {
-    let Some((major, minor)) = gpu.target.compute_capability() else { return Span::NONE };
-    let capability = u32::from(major) * 10 + u32::from(minor);
-    let sm = |text: &str| text.strip_prefix("sm_").and_then(|digits| digits.parse::<u32>().ok());
-    rows.iter()
-        .find(|row| {
-            sm(&row.target_from).is_some_and(|from| capability >= from)
-                && sm(&row.target_below).is_some_and(|below| capability < below)
-        })
-        .map_or(Span::NONE, |row| Span {
-            low: Bytes::new(row.bytes),
-            typical: Bytes::new(row.bytes),
-            high: Bytes::new(row.bytes),
-            source: &row.source,
-            guess: row.guess,
-        })
+fn workspace(rows: &'static [Workspace], capability: u64) -> Option<&'static Workspace> {
+    let sm = |text: &str| text.strip_prefix("sm_").and_then(|digits| digits.parse::<u64>().ok());
+    rows.iter().find(|row| {
+        sm(&row.target_from).is_some_and(|from| capability >= from)
+            && sm(&row.target_below).is_some_and(|below| capability < below)
+    })
 }
 
 /// Buffers of one NCCL communicator over `world` ranks, per rank. A job with tensor, data and pipeline groups has

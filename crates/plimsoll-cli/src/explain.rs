@@ -10,13 +10,13 @@ use crate::exit::CliError;
 pub fn text(response: &Response, wanted: &str) -> Result<String, CliError> {
     let wanted = wanted.trim().to_ascii_lowercase();
     let mut out = String::new();
-    let roots: Vec<&Term> = if wanted == "all" {
-        response.terms.iter().collect()
-    } else {
-        let mut found = Vec::new();
-        collect(&response.terms, &wanted, &mut found);
-        found
-    };
+    let mut roots: Vec<&Term> = Vec::new();
+    match wanted.as_str() {
+        "all" => roots.extend(&response.terms),
+        // Every key holds the empty word.
+        "" => {}
+        _ => collect(&response.terms, &wanted, &mut roots),
+    }
     if roots.is_empty() {
         let mut keys = Vec::new();
         all_keys(&response.terms, 1, &mut keys);

@@ -102,6 +102,10 @@ fn errors_name_the_value_and_the_cure() {
         ),
         ("more-ranks-than-gpus", "estimate llama-3.1-8b --train --tp 4 --gpu h100-80g*2"),
         ("impossible-free", "estimate llama-3.1-8b --train --gpu h100-80g --free 90GiB"),
+        (
+            "last-layers-beyond-the-model",
+            "estimate llama-3.1-8b --train --last-layers 33 --gpu h100-80g",
+        ),
         ("bad-size", "estimate llama-3.1-8b --train --gpu h100-80g --free 19gallons"),
         ("bad-find", "estimate llama-3.1-8b --train --gpu h100-80g --find concurrency"),
         ("bad-data", "estimate --data image:0x10x3:f32 --gpu 24GiB"),
@@ -210,6 +214,14 @@ fn commands_of_explanations_are_understood() {
         assert!(matches!(code, Some(0 | 1)), "{}", text(&words, &run(&words)));
     }
     assert!(typed >= 2, "only {typed} commands were complete");
+}
+
+#[test]
+fn an_empty_term_is_refused_with_a_list() {
+    check(
+        "explain-nothing",
+        &["estimate", "gpt2", "--train", "--gpu", "h100-80g", "--explain", ""],
+    );
 }
 
 #[test]

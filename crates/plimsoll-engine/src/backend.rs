@@ -1,9 +1,12 @@
 //! The one place that calls the estimators.
 
 use plimsoll_estimate::request::{Serving, Strategy, Workload};
+use plimsoll_estimate::training::Within;
 use plimsoll_estimate::{
     Device, Estimate, EstimateError, inference, llamacpp, sglang, training, vllm,
 };
+
+use plimsoll_units::Bytes;
 
 use crate::error::EngineError;
 use crate::model::Model;
@@ -15,8 +18,26 @@ pub(crate) fn estimate(
     strategy: &Strategy,
     device: &Device,
 ) -> Result<Estimate, EngineError> {
+    match estimate_within(model, workload, strategy, device, Bytes::MAX)? {
+        Within::Estimate(estimate) => Ok(*estimate),
+        Within::Exceeds { .. } => Err(EngineError::TooLarge),
+    }
+}
+
+/// [`estimate`], given up where it is certain that the device needs more than `limit` bytes.
+pub(crate) fn estimate_within(
+    model: &Model,
+    workload: &Workload,
+    strategy: &Strategy,
+    device: &Device,
+    limit: Bytes,
+) -> Result<Within, EngineError> {
     let (arch, inventory, stored) = (&model.architecture, &model.inventory, model.stored.as_ref());
     match workload {
+        Workload::Training(t) if limit < Bytes::MAX => {
+            return training::estimate_within(arch, inventory, t, strategy, device, limit)
+                .map_err(refused);
+        }
         Workload::Training(t) => training::estimate(arch, inventory, t, strategy, device),
         Workload::Inference(i) => inference::estimate(arch, inventory, i, device),
         Workload::Serving(Serving::LlamaCpp(l)) => {
@@ -33,6 +54,7 @@ pub(crate) fn estimate(
             });
         }
     }
+    .map(|estimate| Within::Estimate(Box::new(estimate)))
     .map_err(refused)
 }
 

@@ -2,6 +2,8 @@
 //! again, those that change the run least first. A change is a ladder of levels (a smaller and a smaller
 //! micro-batch); the first level that fits is offered.
 
+use plimsoll_estimate::request::{Strategy, Training, Workload};
+use plimsoll_estimate::training::Within;
 use plimsoll_units::Bytes;
 
 use crate::job::Job;
@@ -14,9 +16,30 @@ const BUDGET: usize = 240;
 /// Changes that a report lists.
 const LISTED: usize = 8;
 
-/// Estimates that the search may still make.
+/// Estimates that the search may still make, and what it learned from those that it made.
+#[derive(Default)]
 struct Budget {
     left: usize,
+    /// Training runs and what they certainly allocate, on whatever machine.
+    bounds: Vec<(Training, Strategy, Bytes)>,
+}
+
+impl Budget {
+    /// Whether an earlier estimate of the same run rules this one out.
+    fn rules_out(&self, job: &Job) -> bool {
+        let Some(Workload::Training(training)) = &job.workload else { return false };
+        let known = self.bounds.iter().find(|(t, s, _)| t == training && *s == job.strategy);
+        known.is_some_and(|(_, _, bytes)| job.exceeds(*bytes))
+    }
+
+    /// Rollout engines take a share of the machine, so that such runs differ between machines.
+    fn learn(&mut self, job: &Job, at_least: Bytes) {
+        if let Some(Workload::Training(training)) = &job.workload
+            && training.reinforcement.is_none()
+        {
+            self.bounds.push((training.clone(), job.strategy.clone(), at_least));
+        }
+    }
 }
 
 /// A job that fits, on the way to becoming a [`Change`].
@@ -32,7 +55,7 @@ struct Candidate {
 /// The nearest changes under which a job that does not fit would, least change first.
 pub(crate) fn nearest(job: &Job) -> Vec<Change> {
     let moves = moves::all(job);
-    let mut budget = Budget { left: BUDGET };
+    let mut budget = Budget { left: BUDGET, ..Budget::default() };
     let mut found: Vec<Candidate> = Vec::new();
     let mut unsolved: Vec<&Move> = Vec::new();
     for one in &moves {
@@ -92,7 +115,16 @@ fn attempt(job: &Job, levels: &[&Level], budget: &mut Budget) -> Option<Candidat
     for level in levels {
         (level.apply)(&mut changed)?;
     }
-    let estimate = changed.estimate().ok()?;
+    if budget.rules_out(&changed) {
+        return None;
+    }
+    let estimate = match changed.estimate_if_it_may_fit().ok()? {
+        Within::Estimate(estimate) => estimate,
+        Within::Exceeds { at_least } => {
+            budget.learn(&changed, at_least);
+            return None;
+        }
+    };
     let judgement = changed.judge(&estimate);
     let verdict = judgement.verdict;
     verdict.fits().then(|| Candidate {

@@ -251,7 +251,6 @@ pub(crate) fn warnings(job: &Job, estimate: &Estimate) -> Vec<Diagnostic> {
     let limit = job.model.as_ref().and_then(|m| m.architecture.max_positions);
     if let (Some(limit), Some((option, n))) = (limit, sequence(job.workload.as_ref()))
         && n > limit
-        && !known(BEYOND_LIMIT)
     {
         list.push(Diagnostic::warning(
             BEYOND_LIMIT,

@@ -96,7 +96,7 @@ pub enum EngineError {
     },
 
     /// The estimate exceeded 2^64 bytes.
-    #[error("the sizes in this request multiply to more than 16 EiB")]
+    #[error("the sizes in this request multiply to more than 8 EiB")]
     TooLarge,
 }
 

@@ -147,8 +147,8 @@ type Outcome = (bool, (Option<plimsoll_units::Bytes>, String));
 fn attempt(job: &Job, find: Find, n: u64) -> Result<Outcome, EngineError> {
     let estimate = match job.estimate() {
         Ok(estimate) => estimate,
-        // Sizes beyond 64 bits are too large to fit; every other error is one.
-        Err(EngineError::TooLarge) => return Ok((false, (None, "more than 16 EiB".to_owned()))),
+        // Sizes beyond 63 bits are too large to fit; every other error is one.
+        Err(EngineError::TooLarge) => return Ok((false, (None, "more than 8 EiB".to_owned()))),
         Err(error) => return Err(error),
     };
     let mut judgement = job.judge(&estimate);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use plimsoll_catalog::machines::Machine;
 use plimsoll_estimate::request::{Inference, Strategy, Workload};
+use plimsoll_estimate::training::Within;
 use plimsoll_estimate::{Assumption, Estimate, Peak, Term, framework};
 use plimsoll_model::arch::Ffn;
 use plimsoll_timeline::{AllocatorChoice, Category};
@@ -14,6 +15,9 @@ use crate::error::EngineError;
 use crate::machine;
 use crate::model::Model;
 use crate::verdict::{Judgement, judge};
+
+/// The largest estimate: 8 EiB, so that a margin, which may be negative, is exact.
+const LARGEST: Bytes = Bytes::new(i64::MAX as u64);
 
 /// One question to the estimator.
 #[derive(Clone, Debug)]
@@ -75,11 +79,32 @@ impl Job {
 
     /// The estimate with all that shares the device.
     pub fn estimate(&self) -> Result<Estimate, EngineError> {
+        match self.estimate_within(Bytes::MAX)? {
+            Within::Estimate(estimate) => Ok(*estimate),
+            Within::Exceeds { .. } => Err(EngineError::TooLarge),
+        }
+    }
+
+    /// The estimate if it fits, or if that is not certain without it.
+    pub fn estimate_if_it_may_fit(&self) -> Result<Within, EngineError> {
+        self.estimate_within(self.capacity())
+    }
+
+    /// Whether a program that allocates that much exceeds the device.
+    pub fn exceeds(&self, allocated: Bytes) -> bool {
+        let device = machine::device(&self.machine, self.workload.as_ref());
+        allocated + device.context.typical > self.capacity()
+    }
+
+    fn estimate_within(&self, limit: Bytes) -> Result<Within, EngineError> {
         self.check()?;
         let device = machine::device(&self.machine, self.workload.as_ref());
         let mut estimate = match (&self.model, &self.workload) {
             (Some(model), Some(workload)) => {
-                backend::estimate(model, workload, &self.strategy, &device)?
+                match backend::estimate_within(model, workload, &self.strategy, &device, limit)? {
+                    Within::Estimate(estimate) => *estimate,
+                    exceeds => return Ok(exceeds),
+                }
             }
             _ => context_only(&device.context),
         };
@@ -95,9 +120,9 @@ impl Job {
             let key = if extra.bare { "weights" } else { "inputs.data" };
             estimate.terms.push(Term::new(key, extra.label.clone(), extra.bytes));
         }
-        match estimate.peak.device.is_saturated() {
+        match estimate.peak.device > LARGEST {
             true => Err(EngineError::TooLarge),
-            false => Ok(estimate),
+            false => Ok(Within::Estimate(Box::new(estimate))),
         }
     }
 

@@ -40,12 +40,9 @@ impl Device {
         self.free.unwrap_or(self.usable).min(self.usable)
     }
 
-    /// The cuBLAS workspace that torch allocates at the first product and keeps: 8.125 MiB, 32 MiB from Hopper on
-    /// (pytorch/pytorch#83461, #120925).
+    /// The cuBLAS workspace that torch allocates at the first product and keeps.
     pub(crate) fn cublas_workspace(&self) -> Bytes {
-        match self.compute_capability {
-            Some((major, _)) if major >= 9 => Bytes::mib(32),
-            _ => Bytes::new(8_519_680),
-        }
+        let capability = self.compute_capability.map(|(major, minor)| major * 10 + minor);
+        plimsoll_catalog::overheads::cublas_workspace(capability).typical
     }
 }

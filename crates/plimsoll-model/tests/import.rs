@@ -53,6 +53,26 @@ fn windows_and_mixtures_are_read_per_layer() {
 }
 
 #[test]
+fn unknown_kinds_of_layers_are_noted() {
+    let noted = |config: String| {
+        let imported = hf::from_config(config.as_bytes()).unwrap();
+        let notes = imported.diagnostics.iter().map(|d| format!("{}: {}", d.key, d.message));
+        notes.filter(|note| note.starts_with("layer_types")).collect::<Vec<_>>()
+    };
+    let types = |family: &str, words: &str| {
+        format!(
+            r#"{{"model_type": "{family}", {TINY}, "sliding_window": 8, "layer_types": [{words}]}}"#
+        )
+    };
+    let known = r#""full_attention", "sliding_attention""#;
+    assert!(noted(types("mistral", known)).is_empty());
+    let notes = noted(types("mistral", r#""full_attention", "fourier_mixing""#));
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].contains("`fourier_mixing` (layer 1)"), "{notes:?}");
+    assert!(notes[0].contains("`sliding_attention`"), "{notes:?}");
+}
+
+#[test]
 fn errors_name_the_key_and_the_cure() {
     for (config, wanted) in [
         ("{", "config.json, line 1"),

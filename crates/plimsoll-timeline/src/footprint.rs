@@ -12,11 +12,11 @@ use std::sync::Arc;
 
 use plimsoll_units::Bytes;
 
+use crate::pytorch::PlainAllocator;
 use crate::{
     Allocator, Category, Event, Exact, OutOfMemory, Phase, PhaseKind, PyTorchAllocator,
     PyTorchConfig, TensorId, Timeline, Usage,
 };
-use crate::pytorch::PlainAllocator;
 use attribution::Life;
 use series::Stretch;
 
@@ -291,18 +291,23 @@ pub fn replay_from<A: Allocator>(
                 Event::EndCapture => allocator.end_capture(),
                 Event::ReleasePool(pool) => allocator.release_pool(pool),
             }
-            let usage = allocator.usage();
-            footprint.requested_peak = footprint.requested_peak.max(usage.requested);
-            if usage.allocated > footprint.allocated_peak {
-                footprint.allocated_peak = usage.allocated;
-                footprint.peak_event = Some(event);
-                footprint.at_peak = usage;
+            if let Event::Alloc(_) = happens {
+                // Nothing else raises any of the three.
+                let usage = allocator.usage();
+                footprint.requested_peak = footprint.requested_peak.max(usage.requested);
+                if usage.allocated > footprint.allocated_peak {
+                    footprint.allocated_peak = usage.allocated;
+                    footprint.peak_event = Some(event);
+                    footprint.at_peak = usage;
+                }
+                if usage.reserved > footprint.reserved_peak {
+                    footprint.reserved_peak = usage.reserved;
+                    footprint.reserved_peak_event = Some(event);
+                }
             }
-            if usage.reserved > footprint.reserved_peak {
-                footprint.reserved_peak = usage.reserved;
-                footprint.reserved_peak_event = Some(event);
+            if options.points > 0 {
+                stretch.note(event, allocator.usage());
             }
-            stretch.note(event, usage);
             event += 1;
         }
         stretches.push(stretch);

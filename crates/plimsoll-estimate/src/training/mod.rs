@@ -13,7 +13,7 @@ mod tape;
 mod zero;
 
 use plimsoll_model::{Architecture, Graph, Inventory, build};
-use plimsoll_timeline::{Footprint, PyTorchConfig, ReplayOptions, Timeline, replay_with};
+use plimsoll_timeline::{Event, Footprint, PyTorchConfig, ReplayOptions, Timeline, replay_with};
 use plimsoll_units::{Bindings, Bytes, Symbol};
 
 use crate::request::{Checkpointing, Lengths, Stack, Strategy, Training};
@@ -48,27 +48,81 @@ pub fn estimate(
     strategy: &Strategy,
     device: &Device,
 ) -> Result<Estimate, EstimateError> {
+    match estimate_within(model, inventory, training, strategy, device, Bytes::MAX)? {
+        Within::Estimate(estimate) => Ok(*estimate),
+        Within::Exceeds { .. } => Err(EstimateError::Invalid {
+            field: "pipeline",
+            value: strategy.sharding.pipeline.to_string(),
+            accepted: "at least one stage".to_owned(),
+            cure: "use --pp 1".to_owned(),
+        }),
+    }
+}
+
+/// An estimate, or why it was not finished.
+#[derive(Clone, Debug)]
+pub enum Within {
+    /// The estimate; it may still exceed the limit.
+    Estimate(Box<Estimate>),
+    /// It would exceed the limit.
+    Exceeds {
+        /// What the program certainly allocates, library workspaces left out.
+        at_least: Bytes,
+    },
+}
+
+/// [`estimate`], given up as soon as it is certain that the device needs more than `limit` bytes. A search over many
+/// changes asks no more of most of them.
+///
+/// # Errors
+/// As [`estimate`].
+pub fn estimate_within(
+    model: &Architecture,
+    inventory: &Inventory,
+    training: &Training,
+    strategy: &Strategy,
+    device: &Device,
+    limit: Bytes,
+) -> Result<Within, EstimateError> {
     options::validate(model, training, strategy)?;
     // LitGPT never ties the output projection to the token table: it holds a copy.
     if training.stack == Stack::LitGpt && model.head.tied {
         let mut untied = model.clone();
         untied.head.tied = false;
         let inventory = plimsoll_model::inventory::inventory(&untied);
-        let worst = worst_rank(&untied, &inventory, training, strategy, device)?;
-        return Ok(report::estimate(model, training, strategy, device, worst));
+        let worst = worst_rank(&untied, &inventory, training, strategy, device, limit)?;
+        return Ok(finish(model, training, strategy, device, worst));
     }
-    let worst = worst_rank(model, inventory, training, strategy, device)?;
-    Ok(report::estimate(model, training, strategy, device, worst))
+    let worst = worst_rank(model, inventory, training, strategy, device, limit)?;
+    Ok(finish(model, training, strategy, device, worst))
 }
 
-/// Simulates the pipeline ranks that can be worst and returns the one with the largest peak.
+fn finish(
+    model: &Architecture,
+    training: &Training,
+    strategy: &Strategy,
+    device: &Device,
+    worst: Result<RankRun, Bytes>,
+) -> Within {
+    match worst {
+        Ok(worst) => {
+            Within::Estimate(Box::new(report::estimate(model, training, strategy, device, worst)))
+        }
+        Err(at_least) => Within::Exceeds { at_least },
+    }
+}
+
+/// Simulates the pipeline ranks that can be worst and returns the one with the largest peak. Where some rank certainly
+/// needs more than `limit`, what it needs without library workspaces: the worst one allocates no less, and reserves no
+/// less than it allocates.
 fn worst_rank(
     model: &Architecture,
     inventory: &Inventory,
     training: &Training,
     strategy: &Strategy,
     device: &Device,
-) -> Result<RankRun, EstimateError> {
+    limit: Bytes,
+) -> Result<Result<RankRun, Bytes>, EstimateError> {
     let options = build_options(model, training, strategy);
     let graph = build(model, inventory, &options).map_err(|e| EstimateError::UnsupportedModel {
         engine: "PyTorch training",
@@ -76,6 +130,21 @@ fn worst_rank(
         reason: e.to_string(),
         cure: e.cure().to_owned(),
     })?;
+    // What the allocator may hold at most.
+    let limit = if limit == Bytes::MAX { limit } else { limit - device.context.typical };
+    let places: Vec<(u64, pipeline::Place)> = pipeline::candidates(strategy)
+        .into_iter()
+        .map(|rank| (rank, pipeline::place(&graph, training, strategy, rank)))
+        .collect();
+    if limit < Bytes::MAX {
+        let floor = |place: &pipeline::Place| {
+            params::floor(&graph, &place.chunks.concat(), training, strategy)
+        };
+        let floor = places.iter().map(|(_, place)| floor(place)).max().unwrap_or_default();
+        if floor > limit {
+            return Ok(Err(floor));
+        }
+    }
     let context = strategy.sharding.context.max(1);
     let sequence = training.sequence.div_ceil(context);
     let target = training.target_sequence.unwrap_or(training.sequence).div_ceil(context);
@@ -97,8 +166,7 @@ fn worst_rank(
         })
         .collect();
     let mut worst: Option<RankRun> = None;
-    for rank in pipeline::candidates(strategy) {
-        let place = pipeline::place(&graph, training, strategy, rank);
+    for (rank, place) in places {
         let run = run::Run {
             graph: &graph,
             tapes: &tapes,
@@ -115,6 +183,12 @@ fn worst_rank(
                 .map_or(Bytes::ZERO, |r| device.usable.scale(r.rollout_permille, 1000)),
         };
         let ran = run::simulate(&run);
+        if limit < Bytes::MAX {
+            let requested = requested_peak(&ran.timeline);
+            if requested > limit {
+                return Ok(Err(requested - run.workspace));
+            }
+        }
         let footprint = replay_with(&ran.timeline, &allocator(training, device), &REPLAY);
         let better =
             worst.as_ref().is_none_or(|w| footprint.allocated_peak > w.footprint.allocated_peak);
@@ -130,14 +204,23 @@ fn worst_rank(
             });
         }
     }
-    let mut worst = worst.ok_or_else(|| EstimateError::Invalid {
-        field: "pipeline",
-        value: strategy.sharding.pipeline.to_string(),
-        accepted: "at least one stage".to_owned(),
-        cure: "use --pp 1".to_owned(),
-    })?;
-    worst.graph = graph;
-    Ok(worst)
+    Ok(worst.map(|worst| RankRun { graph, ..worst }).ok_or(Bytes::ZERO))
+}
+
+/// The most that is asked for at once.
+fn requested_peak(timeline: &Timeline) -> Bytes {
+    let (mut now, mut peak) = (Bytes::ZERO, Bytes::ZERO);
+    for event in timeline.events() {
+        match *event {
+            Event::Alloc(id) => {
+                now += timeline.allocations()[id.0 as usize].requested;
+                peak = peak.max(now);
+            }
+            Event::Free(id) => now -= timeline.allocations()[id.0 as usize].requested,
+            _ => {}
+        }
+    }
+    peak
 }
 
 /// Lengths of the batches before the longest, in sixths: a short history that leaves the allocator's cache as split up

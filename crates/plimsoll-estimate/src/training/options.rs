@@ -111,6 +111,16 @@ pub(super) fn validate(
     }
     let s = &strategy.sharding;
     let layers = model.layers().count() as u64;
+    if let Method::LastLayers { layers: last } = &training.method
+        && *last > layers
+    {
+        return invalid(
+            "last-layers",
+            last.to_string(),
+            &format!("at most the {layers} layers of the model"),
+            "leave it out to train every layer and the embeddings",
+        );
+    }
     if s.pipeline > layers.max(1) {
         return invalid(
             "pp",

@@ -4,7 +4,9 @@ use plimsoll_model::Graph;
 use plimsoll_model::graph::BlockParam;
 use plimsoll_units::{Bytes, DType};
 
-use crate::request::{Optimizer, OptimizerForm, Precision, Sharding, Training, ZeroStage};
+use crate::request::{
+    Optimizer, OptimizerForm, Precision, Sharding, StepScope, Strategy, Training, ZeroStage,
+};
 
 /// One parameter row of the stages that a rank runs.
 #[derive(Clone, Copy, Debug)]
@@ -136,6 +138,33 @@ pub(super) fn state_bytes(training: &Training, p: &BlockParam, elements: u64) ->
 fn is_hidden_matrix(p: &BlockParam) -> bool {
     use plimsoll_model::Part::*;
     p.matrix.0 > 1 && !matches!(p.part, TokenEmbedding | PositionEmbedding | TypeEmbedding | Head)
+}
+
+/// What a rank certainly holds at once: parameters and optimizer states at the end of a step. A lower bound of its peak
+/// that needs no simulation.
+pub(super) fn floor(
+    graph: &Graph,
+    stages: &[usize],
+    training: &Training,
+    strategy: &Strategy,
+) -> Bytes {
+    let shards = Shards::of(strategy.sharding.zero);
+    let offload = &strategy.offload;
+    let steps = matches!(training.scope, StepScope::SteadyStep | StepScope::FirstStep);
+    let held = |p: &BlockParam| {
+        let mut held = Bytes::ZERO;
+        if !offload.parameters {
+            let kept = kept_elements(p, &strategy.sharding, shards.parameters);
+            held += storage_dtype(p, &training.precision).bytes(kept);
+        }
+        if steps && p.trainable && !offload.optimizer {
+            let kept = kept_elements(p, &strategy.sharding, shards.states);
+            held += state_bytes(training, p, kept);
+        }
+        // Rows are allocated in equal pieces, rounded down.
+        held.saturating_sub(Bytes::new(3 * p.count.max(1)))
+    };
+    rank_params(graph, stages).iter().map(|p| held(p.block)).sum()
 }
 
 /// Temporaries of one optimizer step.

@@ -7,7 +7,7 @@ use plimsoll_units::Bytes;
 use super::{RankRun, explain};
 use crate::request::{AttentionKernel, Loss, Optimizer, OptimizerForm, Stack, Strategy, Training};
 use crate::term::{Assumption, Estimate, Figure, Peak};
-use crate::{Device, Diagnostic, Severity, interval};
+use crate::{Device, interval};
 
 pub(super) fn estimate(
     model: &Architecture,
@@ -30,20 +30,6 @@ pub(super) fn estimate(
     let terms = explain::terms(&worst, training, strategy, device);
     let workload = interval::workload(model, training, strategy);
     let interval = interval::device_bounds(&workload, &peak, device);
-    let mut diagnostics = Vec::new();
-    if let Some(limit) = model.max_positions
-        && training.sequence > limit
-    {
-        diagnostics.push(Diagnostic {
-            severity: Severity::Warning,
-            code: "sequence-beyond-limit".into(),
-            message: format!(
-                "sequence {} is beyond the {limit} positions that the model was made for",
-                training.sequence
-            ),
-            cure: format!("use --seq {limit} or less"),
-        });
-    }
     let mut figures = Vec::new();
     if strategy.sharding.pipeline > 1 {
         figures.push(("pipeline_rank".to_owned(), Figure::Count(worst.rank)));
@@ -54,7 +40,7 @@ pub(super) fn estimate(
         categories,
         terms,
         assumptions: assumptions(training, device),
-        diagnostics,
+        diagnostics: Vec::new(),
         peak_phase: f.peak_phase.map(|p| p.kind.label().to_owned()),
         peak_module: explain::peak_module(&worst),
         host: worst.host,

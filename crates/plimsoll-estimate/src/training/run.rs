@@ -181,7 +181,8 @@ impl<'a> Simulation<'a> {
         };
         let labels: Vec<Vec<Arc<str>>> =
             run.tapes.iter().map(|t| t.labels.iter().map(|l| Arc::from(*l)).collect()).collect();
-        let origins = run.graph.stages.iter().map(|s| t.origins(&s.name, &labels[s.block.0 as usize]));
+        let origins =
+            run.graph.stages.iter().map(|s| t.origins(&s.name, &labels[s.block.0 as usize]));
         let origins = origins.collect();
         let mut gather_bytes = vec![Bytes::ZERO; run.graph.stages.len()];
         for row in &rows {
@@ -808,8 +809,7 @@ impl<'a> Simulation<'a> {
 fn events(run: &Run<'_>, stages: &[usize]) -> usize {
     let tapes = stages.iter().map(|s| &run.tapes[run.graph.stages[*s].block.0 as usize]);
     let steps = |t: &Tape| t.steps.len();
-    let once: usize =
-        tapes.map(|t| steps(&t.light) + steps(&t.forward) + steps(&t.backward)).sum();
+    let once: usize = tapes.map(|t| steps(&t.light) + steps(&t.forward) + steps(&t.backward)).sum();
     let micro_batches = run.micro_batches.clamp(1, 2) as usize;
     once.saturating_mul((run.shorter.len() + 2) * micro_batches).min(1 << 20)
 }

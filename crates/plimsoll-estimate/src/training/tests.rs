@@ -7,7 +7,7 @@ use plimsoll_units::{Bytes, DType};
 use proptest::prelude::{ProptestConfig, prop_assert, proptest};
 use proptest::strategy::Strategy as Generator;
 
-use super::{build_options, estimate};
+use super::{Within, build_options, estimate, estimate_within};
 use crate::request::*;
 use crate::{Device, Estimate, Spread};
 
@@ -211,6 +211,30 @@ proptest! {
         let adapted = run(&model, &lora, &Strategy::default());
         let states = |e: &Estimate| category(e, Category::OptimizerStates);
         prop_assert!(states(&adapted) <= states(&plain));
+    }
+
+    #[test]
+    fn an_estimate_is_given_up_only_where_it_exceeds_the_limit(
+        strategy in strategies(),
+        lora: bool,
+        tokens in 1u64..20,
+        permille in 200u64..1400,
+    ) {
+        let model = small();
+        let method = if lora { Method::Lora(Lora::default()) } else { Method::Full };
+        let training = Training { sequence: 64 * tokens, method, ..Training::default() };
+        let whole = run(&model, &training, &strategy);
+        let limit = whole.peak.device.scale(permille, 1000);
+        let inventory = inventory::inventory(&model);
+        let within =
+            estimate_within(&model, &inventory, &training, &strategy, &device(), limit).unwrap();
+        match within {
+            Within::Estimate(estimate) => prop_assert!(estimate.peak == whole.peak),
+            Within::Exceeds { at_least } => {
+                prop_assert!(whole.peak.device > limit);
+                prop_assert!(whole.peak.allocated >= at_least);
+            }
+        }
     }
 
     #[test]

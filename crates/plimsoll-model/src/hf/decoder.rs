@@ -281,7 +281,8 @@ pub(super) fn spans_from_types(
     layers: u64,
     default_window: Option<u64>,
 ) -> Result<Option<Vec<Span>>, ImportError> {
-    let Some(kinds) = keys.kinds("layer_types", layers)? else { return Ok(None) };
+    let known = ["full_attention", "sliding_attention", "chunked_attention"];
+    let Some(kinds) = keys.kinds("layer_types", layers, &known)? else { return Ok(None) };
     let window = keys.size_if(&["sliding_window"])?.or(default_window);
     let chunk = keys.size_if(&["attention_chunk_size"])?;
     kinds

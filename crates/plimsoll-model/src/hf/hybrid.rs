@@ -201,9 +201,10 @@ fn granite(keys: &Keys<'_>) -> Result<Decoder, ImportError> {
     if keys.text("position_embedding_type") != Some("rope") {
         d.positions = Positions::None;
     }
-    let kinds = match keys.kinds("layer_types", d.layers)? {
+    let known = ["attention", "full_attention", "mamba", "linear_attention"];
+    let kinds = match keys.kinds("layer_types", d.layers, &known)? {
         Some(kinds) => Some(kinds),
-        None => keys.kinds("layers_block_type", d.layers)?,
+        None => keys.kinds("layers_block_type", d.layers, &known)?,
     };
     let recurrent = |kind: &str| matches!(kind, "mamba" | "linear_attention");
     if kinds.as_ref().is_none_or(|list| list.iter().any(|kind| recurrent(kind))) {
@@ -357,7 +358,7 @@ fn qwen3_next(keys: &Keys<'_>, family: &str) -> Result<Decoder, ImportError> {
         return Err(keys.contradiction("linear_num_key_heads", delta.key_heads, against));
     }
     let every = keys.size_or(&["full_attention_interval"], 4)?;
-    let kinds = keys.kinds("layer_types", d.layers)?;
+    let kinds = keys.kinds("layer_types", d.layers, &["full_attention", "linear_attention"])?;
     d.mixers = (0..d.layers)
         .map(|i| {
             let full = match &kinds {
@@ -397,7 +398,7 @@ fn lfm2(keys: &Keys<'_>, family: &str) -> Result<Decoder, ImportError> {
     let bias = keys.flag("conv_bias", false)?;
     let conv =
         Mixer::ShortConv { channels: d.hidden, kernel: keys.size_or(&["conv_L_cache"], 3)?, bias };
-    let kinds = keys.kinds("layer_types", d.layers)?;
+    let kinds = keys.kinds("layer_types", d.layers, &["full_attention", "conv"])?;
     let listed = keys.numbers("full_attn_idxs")?;
     d.mixers = (0..d.layers)
         .map(|i| {

@@ -190,11 +190,12 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A list of strings, one per layer.
+    /// A list of words, one per layer; those that the family's reader does not know are noted.
     pub fn kinds(
         &self,
         key: &'static str,
         layers: u64,
+        known: &[&str],
     ) -> Result<Option<Vec<&'a str>>, ImportError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let Value::Array(items) = value else {
@@ -207,11 +208,25 @@ impl<'a> Keys<'a> {
                 format!("the model has {layers} layers"),
             ));
         }
-        items
+        let words = items
             .iter()
             .map(|v| v.as_str().ok_or_else(|| self.bad(key, v, "a string per layer")))
-            .collect::<Result<_, _>>()
-            .map(Some)
+            .collect::<Result<Vec<&str>, _>>()?;
+        let mut noted: Vec<&str> = Vec::new();
+        for (layer, word) in words.iter().enumerate().filter(|(_, word)| !known.contains(word)) {
+            if noted.len() < 8 && !noted.contains(word) {
+                noted.push(word);
+                let word: String = word.chars().take(40).collect();
+                let known = known.join("`, `");
+                self.assume(
+                    key,
+                    format!(
+                        "`{word}` (layer {layer}) is not known of this family and taken as its usual kind; known: `{known}`"
+                    ),
+                );
+            }
+        }
+        Ok(Some(words))
     }
 
     /// A list of whole numbers of any length.

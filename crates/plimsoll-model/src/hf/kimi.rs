@@ -32,7 +32,7 @@ pub(super) fn build(keys: &Keys<'_>, family: &str) -> Result<Option<Decoder>, Im
     };
     let delta =
         GatedDelta { key_heads: heads, value_heads: heads, key_dim: dim, value_dim: dim, conv };
-    let kinds = keys.kinds("layer_types", d.layers)?;
+    let kinds = keys.kinds("layer_types", d.layers, &["full_attention", "linear_attention"])?;
     let listed = nested.map(|inner| inner.numbers("full_attn_layers")).transpose()?.flatten();
     d.mixers = (0..d.layers)
         .map(|i| {

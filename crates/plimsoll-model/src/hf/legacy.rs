@@ -86,7 +86,7 @@ fn gpt_neo(keys: &Keys<'_>) -> Result<Decoder, ImportError> {
     d.positions = Positions::Learned { rows };
     d.tied = keys.flag("tie_word_embeddings", true)?;
     let window = keys.size_or(&["window_size"], 256)?;
-    if let Some(kinds) = keys.kinds("attention_layers", d.layers)? {
+    if let Some(kinds) = keys.kinds("attention_layers", d.layers, &["global", "local"])? {
         let span = |kind: &str| if kind == "local" { Span::Sliding { window } } else { Span::Full };
         d.spans = kinds.into_iter().map(span).collect();
     } else {

@@ -96,7 +96,7 @@ fn sparse_layers(
     d: &Decoder,
     rule: impl Fn(u64) -> bool,
 ) -> Result<Vec<bool>, ImportError> {
-    if let Some(kinds) = keys.kinds("mlp_layer_types", d.layers)? {
+    if let Some(kinds) = keys.kinds("mlp_layer_types", d.layers, &["sparse", "moe", "dense"])? {
         return Ok(kinds.iter().map(|kind| *kind == "sparse" || *kind == "moe").collect());
     }
     let layers: Vec<bool> = (0..d.layers).map(rule).collect();

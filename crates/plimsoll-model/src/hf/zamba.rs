@@ -20,16 +20,18 @@ pub(super) fn build(keys: &Keys<'_>, family: &str) -> Result<Option<Architecture
     d.tied = keys.flag("tie_word_embeddings", true)?;
     d.norms = 1;
     d.ffns = vec![Ffn::None; d.layers as usize];
-    let hybrid: Vec<u64> =
-        match (keys.numbers("hybrid_layer_ids")?, keys.kinds("layers_block_type", d.layers)?) {
-            (Some(list), _) => list,
-            (None, Some(kinds)) => {
-                (0u64..).zip(kinds).filter(|(_, kind)| *kind == "hybrid").map(|(i, _)| i).collect()
-            }
-            (None, None) => {
-                return Err(keys.bad("hybrid_layer_ids", &Value::Null, "a list of layers"));
-            }
-        };
+    let hybrid: Vec<u64> = match (
+        keys.numbers("hybrid_layer_ids")?,
+        keys.kinds("layers_block_type", d.layers, &["mamba", "hybrid"])?,
+    ) {
+        (Some(list), _) => list,
+        (None, Some(kinds)) => {
+            (0u64..).zip(kinds).filter(|(_, kind)| *kind == "hybrid").map(|(i, _)| i).collect()
+        }
+        (None, None) => {
+            return Err(keys.bad("hybrid_layer_ids", &Value::Null, "a list of layers"));
+        }
+    };
     let inner = d.hidden.saturating_mul(keys.size_or(&["mamba_expand"], 2)?);
     let heads = keys.size_or(&["n_mamba_heads"], 8)?;
     let mixer = Mamba2 {

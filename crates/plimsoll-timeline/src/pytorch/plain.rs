@@ -16,7 +16,7 @@ const MOST: u64 = 1 << 50;
 /// More sizes in one free list are left to the full allocator, whose lists do not slow down with them.
 const MOST_CLASSES: usize = 4096;
 /// Sizes that a free list remembers; a power of two.
-const REMEMBERED: usize = 64;
+const REMEMBERED: usize = 256;
 /// No block.
 const NONE: u32 = 0;
 
@@ -76,19 +76,25 @@ impl Lane {
     }
 
     /// The class of a size, made on first use.
+    #[inline]
     fn class(&mut self, size: u64) -> u32 {
         let hash = (size / MIN_BLOCK).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         let slot = hash as usize % REMEMBERED;
         if self.remembered[slot].0 == size {
             return self.remembered[slot].1;
         }
-        let rank = self.order.partition_point(|c| self.classes[*c as usize].size < size);
-        let class = match self.order.get(rank) {
-            Some(c) if self.classes[*c as usize].size == size => *c,
-            _ => self.make_class(rank, size),
-        };
+        let class = self.find_class(size);
         self.remembered[slot] = (size, class);
         class
+    }
+
+    #[inline(never)]
+    fn find_class(&mut self, size: u64) -> u32 {
+        let rank = self.order.partition_point(|c| self.classes[*c as usize].size < size);
+        match self.order.get(rank) {
+            Some(c) if self.classes[*c as usize].size == size => *c,
+            _ => self.make_class(rank, size),
+        }
     }
 
     #[cold]
@@ -97,19 +103,20 @@ impl Lane {
         self.classes.push(Class { size, rank: rank as u32, free: Vec::new() });
         self.order.insert(rank, class);
         self.occupied.resize(self.order.len().div_ceil(64), 0);
-        for (rank, class) in self.order.iter().enumerate().skip(rank) {
-            let class = &mut self.classes[*class as usize];
-            class.rank = rank as u32;
-            let bit = 1 << (rank % 64);
-            if class.free.is_empty() {
-                self.occupied[rank / 64] &= !bit;
-            } else {
-                self.occupied[rank / 64] |= bit;
-            }
+        for class in &self.order[rank + 1..] {
+            self.classes[*class as usize].rank += 1;
+        }
+        // The bits from this rank on move up by one.
+        let (word, below) = (rank / 64, (1 << (rank % 64)) - 1);
+        let mut carried = self.occupied[word] >> 63;
+        self.occupied[word] = (self.occupied[word] & below) | (self.occupied[word] & !below) << 1;
+        for bits in &mut self.occupied[word + 1..] {
+            (*bits, carried) = (*bits << 1 | carried, *bits >> 63);
         }
         class
     }
 
+    #[inline]
     fn insert(&mut self, class: u32, address: u64, id: u32) {
         let class = &mut self.classes[class as usize];
         match class.free.last() {
@@ -125,6 +132,7 @@ impl Lane {
         }
     }
 
+    #[inline]
     fn remove(&mut self, class: u32, address: u64) {
         let entries = &self.classes[class as usize].free;
         let at = match entries.last() {
@@ -134,6 +142,7 @@ impl Lane {
         self.take(class, at);
     }
 
+    #[inline]
     fn take(&mut self, class: u32, at: usize) -> u32 {
         let class = &mut self.classes[class as usize];
         let (_, id) = class.free.remove(at);
@@ -144,6 +153,7 @@ impl Lane {
     }
 
     /// Takes the lowest block of the smallest size that has any, from the given class on.
+    #[inline]
     fn take_first(&mut self, class: u32) -> Option<u32> {
         let entries = self.classes[class as usize].free.len();
         if entries > 0 {
@@ -200,6 +210,7 @@ impl PlainAllocator {
         (!self.beyond).then_some(self.segments)
     }
 
+    #[cold]
     fn refuse(&self, requested: Bytes) -> OutOfMemory {
         let Usage { allocated, reserved, .. } = self.usage;
         let (rounded, segment) = (requested, requested);
