@@ -219,7 +219,7 @@ fn commands_of_explanations_are_understood() {
 #[test]
 fn an_empty_term_is_refused_with_a_list() {
     check(
-        "explain-nothing",
+        "explain-no-term",
         &["estimate", "gpt2", "--train", "--gpu", "h100-80g", "--explain", ""],
     );
 }

@@ -34,6 +34,9 @@ pub enum Op {
     },
     /// Product of two tensors, each kept for the other's gradient.
     Mul,
+    /// Product with a vector of DoRA's magnitudes over the norms of the adapted weight's rows: keeps its input, which the
+    /// magnitude's gradient needs.
+    Magnitude(Magnitude),
     /// Quotient of two tensors; the divisor's gradient takes three temporaries of the output's size.
     Div,
     /// Element-wise function.
@@ -127,6 +130,17 @@ pub struct Linear {
     pub dequantize: Option<DType>,
     /// Input and weight are cast to FP8 for the product.
     pub fp8: bool,
+}
+
+/// What a product with DoRA's magnitudes needs besides (PEFT's `DoraLinearLayer`).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Magnitude {
+    /// Elements alive beside it: of the identity matrix, the update `B A` and what the norm is taken of.
+    pub beside: u64,
+    /// Elements of a copy of the weight that the product before it keeps for the input's gradient.
+    pub kept: u64,
+    /// Their type.
+    pub dtype: DType,
 }
 
 /// Fused attention.
@@ -241,6 +255,17 @@ pub fn rule(block: &Block, node: &Node) -> Rule {
         Op::Mul => Rule::saves(
             u32::from(needs(1) || (node.inputs.len() == 1 && learns)) | u32::from(needs(0)) << 1,
         ),
+        Op::Magnitude(m) => {
+            let matrix = |elements: u64| extra(Shape::from([elements]), m.dtype);
+            let some = |elements: u64| (elements > 0).then(|| matrix(elements));
+            Rule {
+                saved: some(m.kept).into_iter().collect(),
+                forward_scratch: some(m.beside).into_iter().collect(),
+                // Gradient times input, before it is summed into a vector.
+                backward_scratch: vec![extra(value(0).shape.clone(), value(0).dtype)],
+                ..Rule::saves(u32::from(learns))
+            }
+        }
         // grad_b = -grad * ((a / b) / b)
         Op::Div => {
             let full = || extra(value(0).shape.clone(), value(0).dtype);

@@ -161,6 +161,7 @@ pub fn replay_with(
         let mut plain = PlainAllocator::new();
         if let Ok(footprint) = replay_on(timeline, &mut plain, options)
             && let Some(segments_peak) = plain.segments()
+            && config.capacity.is_none_or(|capacity| footprint.reserved_peak <= capacity)
         {
             return Footprint { segments_peak, ..footprint };
         }

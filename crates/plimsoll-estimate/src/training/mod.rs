@@ -3,6 +3,7 @@
 
 mod explain;
 mod groups;
+mod host;
 mod options;
 mod params;
 mod pipeline;
@@ -34,7 +35,7 @@ pub(crate) struct RankRun {
     pub bindings: Bindings,
     pub timeline: Timeline,
     pub footprint: Footprint,
-    pub host: Bytes,
+    pub host: host::Host,
 }
 
 /// Estimates the device memory of a training step.

@@ -12,7 +12,10 @@ use plimsoll_units::DType;
 
 use super::params::Shards;
 use crate::EstimateError;
-use crate::request::{AttentionKernel, Lora, LoraTargets, Loss, Method, Stack, Strategy, Training};
+use crate::request::{
+    AttentionKernel, Checkpointing, Lora, LoraTargets, Loss, Method, Stack, Strategy, Training,
+    ZeroStage,
+};
 
 /// How the graph of `model` is built for this request.
 pub fn build_options(
@@ -129,6 +132,7 @@ pub(super) fn validate(
             "use fewer pipeline stages",
         );
     }
+    offload_is_possible(strategy)?;
     for (field, value) in
         [("tp", s.tensor), ("pp", s.pipeline), ("dp", s.data), ("cp", s.context), ("ep", s.expert)]
     {
@@ -142,6 +146,31 @@ pub(super) fn validate(
         }
     }
     tensor_divides(model, s.tensor)
+}
+
+/// NVMe takes what ZeRO-3 offloads, and only checkpoints are offloaded of the activations.
+fn offload_is_possible(strategy: &Strategy) -> Result<(), EstimateError> {
+    let invalid = |value: &str, accepted: &str, cure: &str| {
+        Err(EstimateError::Invalid {
+            field: "offload",
+            value: value.to_owned(),
+            accepted: accepted.to_owned(),
+            cure: cure.to_owned(),
+        })
+    };
+    let offload = &strategy.offload;
+    if offload.nvme && !(offload.optimizer || offload.parameters) {
+        return invalid("nvme", "optimizer or params with it", "use --offload optimizer,nvme");
+    }
+    if offload.nvme && strategy.sharding.zero != ZeroStage::Three {
+        return invalid("nvme", "DeepSpeed's ZeRO-3 with it", "add --zero 3");
+    }
+    let checkpoints =
+        !matches!(strategy.checkpointing, Checkpointing::None | Checkpointing::AttentionCore);
+    if offload.activations && !checkpoints {
+        return invalid("activations", "checkpointing with it", "add --checkpoint full");
+    }
+    Ok(())
 }
 
 /// Heads must divide among tensor ranks; the error names the nearest degrees that do.

@@ -34,6 +34,18 @@ pub(super) fn estimate(
     if strategy.sharding.pipeline > 1 {
         figures.push(("pipeline_rank".to_owned(), Figure::Count(worst.rank)));
     }
+    for (name, bytes) in [
+        ("host_parameters", worst.host.parameters),
+        ("host_gradients", worst.host.gradients),
+        ("host_optimizer_states", worst.host.states),
+        ("host_activations", worst.host.activations_peak),
+        ("host_pinned_buffers", worst.host.pinned),
+        ("nvme", worst.host.nvme),
+    ] {
+        if !bytes.is_zero() {
+            figures.push((name.to_owned(), Figure::Bytes(bytes)));
+        }
+    }
     Estimate {
         peak,
         interval,
@@ -43,7 +55,7 @@ pub(super) fn estimate(
         diagnostics: Vec::new(),
         peak_phase: f.peak_phase.map(|p| p.kind.label().to_owned()),
         peak_module: explain::peak_module(&worst),
-        host: worst.host,
+        host: worst.host.total(),
         figures,
         timeline: Some(worst.timeline),
     }

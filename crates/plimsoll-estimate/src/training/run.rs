@@ -10,6 +10,7 @@ use plimsoll_timeline::{Category, OriginId, PhaseKind, TensorId, Timeline, Timel
 use plimsoll_units::{Bindings, Bytes};
 
 use super::groups::Groups;
+use super::host::Host;
 use super::params::{
     RankParam, Shards, gradient_dtype, kept_elements, rank_params, shard_ranks, state_bytes,
     step_scratch, storage_dtype,
@@ -52,7 +53,7 @@ pub(super) struct Run<'a> {
 /// A timeline and what is on the host.
 pub(super) struct Ran {
     pub timeline: Timeline,
-    pub host: Bytes,
+    pub host: Host,
 }
 
 #[derive(Clone, Copy)]
@@ -71,6 +72,8 @@ struct Micro {
     /// Live storages of each stage.
     slots: Vec<Vec<Option<TensorId>>>,
     inputs: Vec<TensorId>,
+    /// Checkpoints on the host.
+    offloaded: Bytes,
 }
 
 pub(super) struct Simulation<'a> {
@@ -105,7 +108,9 @@ pub(super) struct Simulation<'a> {
     pub engine: Engine,
     /// What FSDP2 has in flight.
     pub groups: Groups,
-    pub host: Bytes,
+    pub host: Host,
+    /// Rows whose gradient lies on the host.
+    pub host_gradients: Vec<bool>,
 }
 
 pub(super) struct Misc {
@@ -139,6 +144,7 @@ pub(super) fn simulate(run: &Run<'_>) -> Ran {
     if run.training.scope == StepScope::SteadyStep {
         s.step(step + 1);
     }
+    s.host.pin(run, &s.rows, s.shards);
     Ran { timeline: s.t.finish(), host: s.host }
 }
 
@@ -208,7 +214,8 @@ impl<'a> Simulation<'a> {
             shards: Shards::of(run.strategy.sharding.zero),
             engine: Engine::default(),
             groups: Groups::new(run.graph.stages.len()),
-            host: Bytes::ZERO,
+            host: Host::default(),
+            host_gradients: vec![false; rows.len()],
             rows,
             t,
         }
@@ -227,7 +234,7 @@ impl<'a> Simulation<'a> {
             let kept = kept_elements(p.block, &run.strategy.sharding, self.shards.parameters);
             let bytes = storage_dtype(p.block, &run.training.precision).bytes(kept);
             if offload.parameters {
-                self.host += bytes;
+                self.host.parameters += bytes;
                 continue;
             }
             let copies = if self.shards.parameters { 1 } else { p.block.count.max(1) };
@@ -348,7 +355,7 @@ impl<'a> Simulation<'a> {
             let kept = kept_elements(p, &run.strategy.sharding, self.shards.states);
             let bytes = state_bytes(run.training, p, kept);
             if run.strategy.offload.optimizer {
-                self.host += bytes;
+                self.host.states += bytes;
                 continue;
             }
             // Two moments are two tensors; unfused experts have their own.
@@ -374,7 +381,9 @@ impl<'a> Simulation<'a> {
         }
         let bytes = self.gradient_bytes(row);
         if self.run.strategy.offload.gradients {
-            self.host += bytes;
+            if !std::mem::replace(&mut self.host_gradients[row], true) {
+                self.host.gradients += bytes;
+            }
             return;
         }
         let id = self.t.alloc(bytes, Category::Gradients, self.misc.gradients);
@@ -482,6 +491,7 @@ impl<'a> Simulation<'a> {
             gradients: vec![None; boundaries],
             slots: vec![Vec::new(); run.graph.stages.len()],
             inputs: Vec::new(),
+            offloaded: Bytes::ZERO,
         };
         let tokens = self
             .bindings
@@ -496,6 +506,7 @@ impl<'a> Simulation<'a> {
     }
 
     fn end_micro(&mut self, micro: Micro) {
+        self.host.activations -= micro.offloaded;
         let slots = micro.slots.into_iter().flatten().flatten();
         let states = micro.states.into_iter().filter_map(|s| s.tensor);
         let gradients = micro.gradients.into_iter().flatten();
@@ -587,11 +598,13 @@ impl<'a> Simulation<'a> {
     fn retain_checkpoint(&mut self, micro: &mut Micro, unit: &[usize]) {
         let Some(&first) = unit.first() else { return };
         for boundary in &self.run.graph.stages[first].inputs {
-            if let Some(state) = micro.alias[boundary.0 as usize] {
+            let Some(state) = micro.alias[boundary.0 as usize] else { continue };
+            if self.run.strategy.offload.activations {
+                micro.offloaded += micro.states[state].bytes;
+                self.host.activations += micro.states[state].bytes;
+                self.host.activations_peak = self.host.activations_peak.max(self.host.activations);
+            } else {
                 micro.states[state].refs += 1;
-                if self.run.strategy.offload.activations {
-                    self.host += micro.states[state].bytes;
-                }
             }
         }
     }
@@ -622,10 +635,11 @@ impl<'a> Simulation<'a> {
             }
         }
         self.play(micro, stage, tape);
-        for (output, leaving) in s.outputs.iter().zip(&tape.leaving) {
+        for (index, (output, leaving)) in s.outputs.iter().zip(&tape.leaving).enumerate() {
             if let (Leaving::Slot(slot), Some(state)) = (leaving, micro.alias[output.0 as usize]) {
                 let tensor = micro.slots[stage][*slot as usize].take();
                 micro.states[state].tensor = tensor;
+                micro.states[state].bytes = self.output_bytes(stage, index);
                 if micro.states[state].refs == 0
                     && self.run.graph.stages[stage].kind != StageKind::Head
                     && let Some(id) = micro.states[state].tensor.take()
@@ -634,6 +648,14 @@ impl<'a> Simulation<'a> {
                 }
             }
         }
+    }
+
+    fn output_bytes(&self, stage: usize, index: usize) -> Bytes {
+        let block = self.run.graph.block(&self.run.graph.stages[stage]);
+        block.outputs.get(index).map_or(Bytes::ZERO, |v| {
+            let v = &block.values[v.0 as usize];
+            v.shape.bytes(v.dtype, &self.bindings)
+        })
     }
 
     fn play(&mut self, micro: &mut Micro, stage: usize, tape: &Tape) {
@@ -724,7 +746,24 @@ impl<'a> Simulation<'a> {
         self.end_root();
     }
 
+    /// Brings the offloaded inputs of a unit back.
+    fn fetch_checkpoint(&mut self, micro: &mut Micro, unit: &[usize]) {
+        let Some(&first) = unit.first() else { return };
+        for boundary in &self.run.graph.stages[first].inputs {
+            let Some(state) = micro.alias[boundary.0 as usize] else { continue };
+            let state = &mut micro.states[state];
+            state.refs += 1;
+            if state.tensor.is_none() {
+                let (category, origin) = (Category::Activations, self.misc.boundary);
+                state.tensor = Some(self.t.alloc(state.bytes, category, origin));
+            }
+        }
+    }
+
     fn recompute(&mut self, micro: &mut Micro, unit: &[usize]) {
+        if self.run.strategy.offload.activations {
+            self.fetch_checkpoint(micro, unit);
+        }
         self.count_consumers(unit);
         for (position, &stage) in unit.iter().enumerate() {
             // The checkpoint's own references are those that the first stage gives back.

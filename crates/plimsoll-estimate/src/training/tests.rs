@@ -9,7 +9,7 @@ use proptest::strategy::Strategy as Generator;
 
 use super::{Within, build_options, estimate, estimate_within};
 use crate::request::*;
-use crate::{Device, Estimate, Spread};
+use crate::{Device, Estimate, Figure, Spread};
 
 /// `cublas workspace` of the estimates below (Ampere), which the real library's meta device does not have.
 const WORKSPACE: u64 = 8_519_680;
@@ -180,6 +180,91 @@ fn strategies() -> impl Generator<Value = Strategy> {
         s.sharding.zero = [ZeroStage::Ddp, ZeroStage::One, ZeroStage::Two, ZeroStage::Fsdp2][zero];
         s
     })
+}
+
+fn figure(e: &Estimate, name: &str) -> u64 {
+    let found = e.figures.iter().find_map(|(n, figure)| match figure {
+        Figure::Bytes(bytes) if n == name => Some(bytes.get()),
+        _ => None,
+    });
+    found.unwrap_or_default()
+}
+
+/// Offloaded checkpoints leave the device, and the host holds each layer's input once.
+#[test]
+fn offloaded_checkpoints_are_on_the_host() {
+    let model = small();
+    let precision = Precision::pure(DType::Bf16);
+    let training = Training { precision, sequence: 2048, ..Training::default() };
+    let kept = Strategy { checkpointing: Checkpointing::Full, ..Strategy::default() };
+    let mut offloaded = kept.clone();
+    offloaded.offload.activations = true;
+    let (here, there) = (run(&model, &training, &kept), run(&model, &training, &offloaded));
+    let input = 2048 * 256 * 2;
+    assert_eq!(there.host.get(), 4 * input);
+    assert_eq!(figure(&there, "host_activations"), 4 * input);
+    let saved = category(&here, Category::Activations) - category(&there, Category::Activations);
+    assert_eq!(saved, 4 * input, "at the peak, in the loss");
+    let bare = Strategy { checkpointing: Checkpointing::None, ..offloaded };
+    let inventory = inventory::inventory(&model);
+    assert!(estimate(&model, &inventory, &training, &bare, &device()).is_err());
+}
+
+/// Gradients and states on the host are counted once, however many steps are simulated; with NVMe they move on, and
+/// DeepSpeed's pinned buffers stay behind.
+#[test]
+fn the_host_holds_what_is_offloaded() {
+    let model = small();
+    let training = Training { accumulation: 4, sequence: 64, ..Training::default() };
+    let mut strategy = Strategy::default();
+    strategy.sharding.zero = ZeroStage::Three;
+    strategy.offload = OffloadPlan { gradients: true, ..OffloadPlan::default() };
+    let elements = inventory::inventory(&model).elements();
+    let e = run(&model, &training, &strategy);
+    assert_eq!(figure(&e, "host_gradients"), 4 * elements);
+    strategy.offload.gradients = false;
+    (strategy.offload.optimizer, strategy.offload.parameters) = (true, true);
+    let e = run(&model, &training, &strategy);
+    assert_eq!(figure(&e, "host_optimizer_states"), 12 * elements, "a master copy, two moments");
+    assert_eq!(figure(&e, "host_gradients"), 4 * elements);
+    assert_eq!(figure(&e, "host_parameters"), 4 * elements);
+    assert_eq!(e.host.get(), 20 * elements);
+    strategy.offload.nvme = true;
+    let e = run(&model, &training, &strategy);
+    assert_eq!(figure(&e, "nvme"), 16 * elements, "1e9 elements of parameters stay in memory");
+    let pinned = 4 * 5 * 100_000_000 + 4 * 4 * elements;
+    assert_eq!(figure(&e, "host_pinned_buffers"), pinned);
+    assert_eq!(e.host.get(), 4 * elements + pinned);
+    strategy.sharding.zero = ZeroStage::Two;
+    let inventory = inventory::inventory(&model);
+    assert!(estimate(&model, &inventory, &training, &strategy, &device()).is_err());
+}
+
+/// DoRA adds a magnitude per row, keeps the base product and the adapter's output, and takes the norm of a sum with
+/// the whole weight; what PEFT keeps of a dequantized weight shows where dropout makes it multiply once more.
+#[test]
+fn dora_costs_what_peft_allocates() {
+    let model = small();
+    let tuned = |dora, dropout, base| {
+        let lora = Lora { dora, dropout, base, rank: 8, ..Lora::default() };
+        let training = Training { method: Method::Lora(lora), ..Training::default() };
+        let options = build_options(&model, &training, &Strategy::default());
+        let graph = build(&model, &inventory::inventory(&model), &options).unwrap();
+        let layers = graph.stages.iter().flat_map(|s| &graph.block(s).params);
+        let adapters = layers.filter(|p| p.adapter).map(|p| p.elements).sum::<u64>();
+        (adapters, category(&run(&model, &training, &Strategy::default()), Category::Activations))
+    };
+    let (plain, lora) = tuned(false, false, None);
+    let (decomposed, dora) = tuned(true, false, None);
+    // q, o and down: 256 rows; k and v: 64; gate and up: 704.
+    assert_eq!(decomposed - plain, 4 * (3 * 256 + 2 * 64 + 2 * 704));
+    let kept = 2 * 2048 * 4 * (3 * 256 + 2 * 64 + 2 * 704);
+    assert!(dora - lora >= kept, "{} of {kept}", dora - lora);
+    let nf4 = Some(WeightQuantization { dtype: DType::Nf4, dequantizes: true });
+    let copies = 2 * 4 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704);
+    let (_, without) = tuned(true, false, nf4);
+    let (_, with) = tuned(true, true, nf4);
+    assert!(with - without >= copies, "{} of {copies}", with - without);
 }
 
 proptest! {

@@ -81,7 +81,8 @@ impl Simulation<'_> {
         if run.strategy.offload.optimizer {
             let all: Bytes = groups.iter().map(|n| DType::F32.bytes(*n)).sum();
             // Master weights and gradients are F32 on the host.
-            self.host += all + all + moments;
+            self.host.states += all + moments;
+            self.host.gradients += all;
             return;
         }
         for &n in &groups {
@@ -103,8 +104,10 @@ impl Simulation<'_> {
             }
         }
         self.t.free(zeros);
-        if run.strategy.sharding.zero == ZeroStage::Three && !run.strategy.offload.gradients {
-            let bytes = half.bytes(total);
+        let bytes = half.bytes(total);
+        if run.strategy.offload.gradients {
+            self.host.gradients += bytes;
+        } else if run.strategy.sharding.zero == ZeroStage::Three {
             let id = self.t.alloc(bytes, Category::Gradients, self.misc.gradients);
             self.engine.averaged = Some(id);
         }

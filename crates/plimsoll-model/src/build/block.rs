@@ -7,7 +7,7 @@ use super::local::local_shard;
 use super::{BuildError, Scope};
 use crate::graph::{Block, BlockParam, Hold, Node, ParamId, Value, ValueId};
 use crate::inventory::{Parameter, Part};
-use crate::ops::{Linear, Op, Saves};
+use crate::ops::{Linear, Magnitude, Op, Saves};
 
 pub(crate) struct BlockBuilder<'a> {
     pub scope: &'a Scope<'a>,
@@ -274,13 +274,14 @@ impl<'a> BlockBuilder<'a> {
         let shape = self.shape(x).with_last(rows);
         let out = self.op_with(op, label, &[input], params, shape, compute);
         match &options.adapters {
-            Some(a) if a.parts.contains(&part) => Ok(self.adapted(part, x, out, &weight)),
+            Some(a) if a.parts.contains(&part) => Ok(self.adapted(part, x, out, params[0])),
             _ => Ok(out),
         }
     }
 
     /// `out + B(A(dropout(x))) * scale`.
-    fn adapted(&mut self, part: Part, x: ValueId, out: ValueId, weight: &BlockParam) -> ValueId {
+    fn adapted(&mut self, part: Part, x: ValueId, out: ValueId, frozen: ParamId) -> ValueId {
+        let weight = &self.block_param(frozen).clone();
         let options = self.scope.options;
         let Some(adapters) = &options.adapters else { return out };
         let (rows, columns) = weight.matrix;
@@ -309,17 +310,58 @@ impl<'a> BlockBuilder<'a> {
         let low = self.op_with(linear(), "lora.A", &[input], &[a], low_shape, product);
         let high_shape = self.shape(x).with_last(rows_dim);
         let high = self.op_with(linear(), "lora.B", &[low], &[b], high_shape, product);
-        let scaled = self.unary(Saves::Nothing, "lora.scale", high);
         let dtype = self.dtype(out);
-        let sum = self.op(
-            Op::Add { in_place: false },
-            "lora.add",
-            &[out, scaled],
-            self.shape(out),
-            self.promoted(out, scaled),
-        );
+        let update = if adapters.dora {
+            let dropped = adapters.dropout.then_some(input);
+            self.decomposed(part, out, high, dropped, frozen)
+        } else {
+            self.unary(Saves::Nothing, "lora.scale", high)
+        };
+        let sum = self.add("lora.add", out, update);
         // PEFT returns the base layer's type.
         self.cast("lora.back", sum, dtype)
+    }
+
+    /// `(m - 1) * base + m * lora * scale`, m being the magnitudes over the norms of the rows of `W + B A`, which PEFT
+    /// takes anew in every forward: `B A` by sending an identity matrix through the adapter, the norm of a sum with the
+    /// (dequantized) weight. None of that is kept, since the norm is detached. `base` is what the layer gave, or,
+    /// where the adapter's input went through dropout, one more product with the weight, whose copy is then kept.
+    fn decomposed(
+        &mut self,
+        part: Part,
+        out: ValueId,
+        lora: ValueId,
+        dropped: Option<ValueId>,
+        frozen: ParamId,
+    ) -> ValueId {
+        let weight = &self.block_param(frozen).clone();
+        let (rows, columns) = weight.matrix;
+        let dtype = self.dtype(lora);
+        let matrix = rows.saturating_mul(columns);
+        let copied = if weight.dtype == dtype { 0 } else { matrix };
+        let identity = columns.saturating_mul(columns);
+        let held = identity.saturating_add(matrix).saturating_add(copied);
+        let summed = held.saturating_add(matrix.saturating_mul(2));
+        let magnitude = self.adapter_param(part, (1, rows), weight);
+        let base = match dropped {
+            Some(input) => {
+                let product = Linear { weight_cast: None, dequantize: None, fp8: false };
+                let shape = self.shape(out);
+                self.op_with(Op::Linear(product), "dora.product", &[input], &[frozen], shape, dtype)
+            }
+            None if self.has(part, true) => self.unary(Saves::Nothing, "dora.unbias", out),
+            None => out,
+        };
+        let kept = if dropped.is_some() { copied } else { 0 };
+        let mut scale = |label, x: ValueId, beside, kept| {
+            let op = Op::Magnitude(Magnitude { beside, kept, dtype });
+            let (shape, dtype) = (self.shape(x), self.dtype(x));
+            self.op_with(op, label, &[x], &[magnitude], shape, dtype)
+        };
+        let base = scale("dora.base", base, summed - kept, kept);
+        let lora = scale("dora.lora", lora, held - kept, 0);
+        let lora = self.unary(Saves::Nothing, "lora.scale", lora);
+        self.add("dora.sum", base, lora)
     }
 
     fn adapter_param(&mut self, part: Part, matrix: (u64, u64), of: &BlockParam) -> ParamId {

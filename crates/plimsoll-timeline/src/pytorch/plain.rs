@@ -200,9 +200,10 @@ impl PlainAllocator {
         }
     }
 
-    /// Whether these are the settings that it knows.
+    /// Whether it knows these settings. It knows no capacity either: what it replays is right as long as it never
+    /// reserves more.
     pub fn knows(config: &PyTorchConfig) -> bool {
-        *config == PyTorchConfig::default()
+        PyTorchConfig { capacity: None, ..config.clone() } == PyTorchConfig::default()
     }
 
     /// Segments made, all of which it still holds; `None` after something that it does not know.
