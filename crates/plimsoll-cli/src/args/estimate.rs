@@ -298,7 +298,8 @@ pub struct ShardingArgs {
     /// DDP gradients are views of the buckets (gradient_as_bucket_view).
     #[arg(long)]
     pub bucket_view: bool,
-    /// What lives on the host: optimizer, params, grads, activations, nvme; comma-separated.
+    /// What lives on the host: optimizer, params, grads, activations; nvme to move on what ZeRO-3 puts there;
+    /// comma-separated.
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     pub offload: Vec<String>,
 }
