@@ -373,6 +373,14 @@ impl Allocator for PlainAllocator {
         self.beyond = true;
     }
 
+    fn begin_capture(&mut self) {
+        self.beyond = true;
+    }
+
+    fn end_capture(&mut self) {
+        self.beyond = true;
+    }
+
     fn empty_cache(&mut self) {
         self.beyond = true;
     }
