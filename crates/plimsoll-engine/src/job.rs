@@ -85,9 +85,12 @@ impl Job {
         }
     }
 
-    /// The estimate if it fits, or if that is not certain without it.
+    /// The estimate if it fits, or if that is not certain without it. Bounds are those of PyTorch's allocator.
     pub fn estimate_if_it_may_fit(&self) -> Result<Within, EngineError> {
-        self.estimate_within(self.capacity())
+        self.estimate_within(match self.allocator {
+            AllocatorChoice::PyTorch(_) => self.capacity(),
+            _ => Bytes::MAX,
+        })
     }
 
     /// Whether a program that allocates that much exceeds the device.
