@@ -105,8 +105,17 @@ fn default_kind(model: Option<&ModelSource>) -> Kind {
 
 /// Whether an option says more about plain inference than its defaults.
 fn touches_infer(given: &[String]) -> bool {
-    const OPTIONS: [&str; 8] =
-        ["batch", "seq", "generate", "all_logits", "dtype", "weights", "cache_type", "attention"];
+    const OPTIONS: [&str; 9] = [
+        "batch",
+        "seq",
+        "generate",
+        "all_logits",
+        "dtype",
+        "weights",
+        "sparsity",
+        "cache_type",
+        "attention",
+    ];
     given.iter().any(|id| OPTIONS.contains(&id.as_str()))
 }
 
@@ -115,7 +124,7 @@ fn owners(id: &str, heading: Option<&str>) -> &'static [Kind] {
     use Kind::*;
     match id {
         "batch" => return &[Train, Infer, LlamaCpp, Data],
-        "seq" | "attention" | "allocator" => return &[Train, Infer],
+        "seq" | "attention" | "allocator" | "sparsity" => return &[Train, Infer],
         "ctx" => return &[LlamaCpp, Vllm, Sglang],
         "engine_version" => return &[LlamaCpp, Vllm, Sglang],
         "dtype" => return &[Infer, Vllm, Sglang],
@@ -206,6 +215,7 @@ fn train(args: &EstimateArgs) -> TrainRequest {
         lora_dtype: l.lora_dtype,
         dora: l.dora,
         train_embeddings: l.train_embeddings,
+        sparsity: args.serving.sparsity,
         weights: args.serving.weights,
         batch: args.sizes.batch,
         seq: args.sizes.seq,
@@ -234,6 +244,7 @@ fn infer(args: &EstimateArgs) -> InferRequest {
         seq: args.sizes.seq,
         generate: args.infer.generate,
         dtype: args.serving.dtype,
+        sparsity: args.serving.sparsity,
         weights: args.serving.weights,
         cache: args.serving.cache_type,
         attention: args.serving.attention,

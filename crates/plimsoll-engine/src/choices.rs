@@ -2,11 +2,13 @@
 
 use plimsoll_estimate::request::{
     AttentionKernel, Checkpointing, Lengths, LoraTargets, Loss, Optimizer, OptimizerForm,
-    PipelineSchedule, Precision, SplitMode, Stack, StepScope, ZeroGrad, ZeroStage,
+    PipelineSchedule, Precision, SparseIndex, Sparsity, SplitMode, Stack, StepScope, ZeroGrad,
+    ZeroStage,
 };
 use plimsoll_units::DType;
 
 use crate::choice::{OptionValue, Word};
+use crate::quantity::Fraction;
 
 macro_rules! words {
     ($type:ty, $what:literal, [$($name:literal $([$($alias:literal),*])? => $value:expr, $help:literal;)*] $(, $($rest:tt)*)?) => {
@@ -123,6 +125,37 @@ impl WeightType {
         }
     }
 }
+
+words!(Sparsity, "sparsity", [
+    "2:4" ["2_4", "semi-structured"] => Sparsity::TwoFour, "two of four weights are zero; values and 2-bit places (cuSPARSELt)";
+],
+    const FORMS: &'static [(&'static str, &'static str)] =
+        &[("topk:ZEROS:INDEX", "this share of each matrix is zero; INDEX is bitmap, csr16, csr32 or csr64")];
+    fn read_form(text: &str) -> Option<Self> {
+        let (zeros, index) = text.strip_prefix("topk:")?.split_once(':')?;
+        let zeros: Fraction = zeros.parse().ok()?;
+        let index = INDEXES.iter().find(|(name, _)| *name == index)?.1;
+        Some(Sparsity::TopK { zeros_permille: zeros.permille, index })
+    }
+    fn write_form(&self) -> String {
+        match self {
+            Sparsity::TopK { zeros_permille, index } => {
+                let zeros = Fraction { permille: *zeros_permille };
+                let name = INDEXES.iter().find(|(_, i)| i == index).map_or("bitmap", |(n, _)| *n);
+                format!("topk:{zeros}:{name}")
+            }
+            Sparsity::TwoFour => String::new(),
+        }
+    }
+);
+
+/// How the places of values are stored.
+const INDEXES: [(&str, SparseIndex); 4] = [
+    ("bitmap", SparseIndex::Bitmap),
+    ("csr16", SparseIndex::Csr16),
+    ("csr32", SparseIndex::Csr32),
+    ("csr64", SparseIndex::Csr64),
+];
 
 words!(Precision, "precision", [
     "bf16-mixed" ["bf16-amp"] => Precision::autocast(DType::Bf16), "f32 weights, products in bf16 under autocast (Trainer's bf16=True)";
@@ -342,6 +375,7 @@ mod tests {
         every_word_reads_back::<RlRecipe>();
         every_word_reads_back::<WeightType>();
         every_word_reads_back::<Precision>();
+        every_word_reads_back::<Sparsity>();
         every_word_reads_back::<Optimizer>();
         every_word_reads_back::<OptimizerForm>();
         every_word_reads_back::<AttentionKernel>();
@@ -359,6 +393,12 @@ mod tests {
 
     #[test]
     fn forms_carry_numbers() {
+        for text in ["topk:0.9:bitmap", "topk:0.5:csr16", "topk:0.75:csr64"] {
+            assert_eq!(text.parse::<Choice<Sparsity>>().unwrap().text(), text);
+        }
+        for text in ["topk:0.9", "topk:1.5:bitmap", "topk:0.9:tree", "1:4"] {
+            assert!(text.parse::<Choice<Sparsity>>().is_err(), "{text}");
+        }
         for (text, value) in [
             ("every:4", Checkpointing::EveryK { k: 4 }),
             ("groups:2", Checkpointing::Groups { k: 2 }),

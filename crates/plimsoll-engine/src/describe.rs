@@ -48,6 +48,9 @@ fn training(t: &Training) -> String {
         text.push_str(&format!(" x {} accumulation steps", t.accumulation));
     }
     text.push_str(&format!(", {} attention", Choice(t.attention)));
+    if let Some(sparsity) = t.sparsity {
+        text.push_str(&format!(", pruned to {}", Choice(sparsity)));
+    }
     text
 }
 
@@ -61,7 +64,10 @@ fn precision(t: &Training) -> String {
 }
 
 fn inference(i: &Inference) -> String {
-    let weights = i.weights.map_or(String::new(), |w| format!(", {w} weights"));
+    let mut weights = i.weights.map_or(String::new(), |w| format!(", {w} weights"));
+    if let Some(sparsity) = i.sparsity {
+        weights.push_str(&format!(", sparse {}", Choice(sparsity)));
+    }
     format!(
         "inference in plain PyTorch, batch {} x ({} prompt + {} generated tokens){weights}, {} attention",
         i.batch,

@@ -65,6 +65,7 @@ pub const ESTIMATE_SCHEMA: &str = "plimsoll.estimate/1";
 pub mod options {
     pub use plimsoll_estimate::request::{
         AttentionKernel, Checkpointing, Lengths, LoraTargets, Loss, Optimizer, OptimizerForm,
-        PipelineSchedule, Precision, SplitMode, Stack, StepScope, ZeroGrad, ZeroStage,
+        PipelineSchedule, Precision, SparseIndex, Sparsity, SplitMode, Stack, StepScope, ZeroGrad,
+        ZeroStage,
     };
 }

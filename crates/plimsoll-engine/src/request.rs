@@ -3,7 +3,7 @@
 
 use plimsoll_estimate::request::{
     AttentionKernel, Checkpointing, Lengths, LoraTargets, Loss, Optimizer, OptimizerForm,
-    PipelineSchedule, Precision, SplitMode, Stack, StepScope, ZeroGrad, ZeroStage,
+    PipelineSchedule, Precision, Sparsity, SplitMode, Stack, StepScope, ZeroGrad, ZeroStage,
 };
 use serde::{Deserialize, Serialize};
 
@@ -199,6 +199,8 @@ options! {
         no_dropout: bool,
         /// A copy of the weights is kept for averaging.
         ema: bool,
+        /// Weights are pruned while they are trained.
+        sparsity: Option<Choice<Sparsity>>,
         /// Further models of a reinforcement-learning step.
         rl: Option<Choice<RlRecipe>>,
         /// Share of device memory that the rollout engine holds while the trainer runs.
@@ -219,6 +221,8 @@ options! {
         dtype: Option<Dtype>,
         /// Weight quantization on load.
         weights: Option<Choice<WeightType>>,
+        /// Zeros among the weights of linear layers.
+        sparsity: Option<Choice<Sparsity>>,
         /// Element type of the cache.
         cache: Option<Dtype>,
         /// Attention kernel.

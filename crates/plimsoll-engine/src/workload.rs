@@ -151,6 +151,7 @@ fn training(t: &TrainRequest) -> Result<Training, EngineError> {
         compile: t.compile,
         dropout: !t.no_dropout,
         ema: t.ema,
+        sparsity: t.sparsity.map(|Choice(s)| s),
         // Their launchers say so.
         expandable_segments: matches!(stack, Stack::Torchtitan | Stack::Torchtune),
         reinforcement,
@@ -217,6 +218,7 @@ pub(crate) fn inference(i: &InferRequest) -> Result<Inference, EngineError> {
         generate: bounded("--generate", i.generate)?.unwrap_or(defaults.generate),
         dtype: i.dtype.map(|Dtype(d)| d),
         weights: i.weights.map(|Choice(w)| w.dtype()),
+        sparsity: i.sparsity.map(|Choice(s)| s),
         cache: i.cache.map(|Dtype(d)| d),
         attention: choice(&i.attention, defaults.attention),
         all_logits: i.all_logits,

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use plimsoll_engine::choices::{Find, FinetuneMethod, RlRecipe, WeightType};
 use plimsoll_engine::options::{
     AttentionKernel, Checkpointing, Lengths, LoraTargets, Loss, Optimizer, OptimizerForm,
-    PipelineSchedule, Precision, SplitMode, Stack, StepScope, ZeroGrad, ZeroStage,
+    PipelineSchedule, Precision, Sparsity, SplitMode, Stack, StepScope, ZeroGrad, ZeroStage,
 };
 use plimsoll_engine::{Choice, Dtype, Fraction, Release, Size, parse_count};
 
@@ -314,6 +314,9 @@ pub struct ServingArgs {
     /// Quantize weights on load.
     #[arg(long, value_name = "TYPE", value_parser = words::<WeightType>(), visible_alias = "quantization")]
     pub weights: Option<Choice<WeightType>>,
+    /// Zeros among the weights of linear layers, in plain inference and while training: 2:4, topk:0.9:bitmap.
+    #[arg(long, value_name = "PATTERN", value_parser = words::<Sparsity>())]
+    pub sparsity: Option<Choice<Sparsity>>,
     /// Element type of the KV cache: q8_0, fp8.
     #[arg(long, value_name = "DTYPE", value_parser = clap::value_parser!(Dtype), visible_aliases = ["kv-cache-dtype", "kv-dtype"])]
     pub cache_type: Option<Dtype>,

@@ -72,7 +72,7 @@ pub fn estimate(
         tensor: request.tensor,
         pad_experts: false,
     };
-    let weights = weights::rows(model, inventory, &storage, request.tensor);
+    let weights = weights::rows(model, inventory, &storage, request.tensor, request.sparsity);
     let caches = cache::layers(model, request.tensor);
     let prompt = plan.prompt(request);
     let prefill = passes(&graph, &caches, &plan.prefill(request));

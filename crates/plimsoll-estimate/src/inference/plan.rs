@@ -189,6 +189,17 @@ pub(super) fn validate(model: &Architecture, request: &Inference) -> Result<(), 
             });
         }
     }
+    let stored = model.quantization.as_ref().map(|q| q.dtype).or(request.weights);
+    if let (Some(sparsity), Some(stored)) = (request.sparsity, stored)
+        && !sparsity.suits(stored)
+    {
+        return Err(EstimateError::Invalid {
+            field: "sparsity",
+            value: format!("given with weights in {stored}"),
+            accepted: "for 16-bit and 32-bit weights (2:4 for fp8 and int8 too)".to_owned(),
+            cure: "leave out --sparsity or --weights".to_owned(),
+        });
+    }
     let heads = main(model).and_then(|s| {
         s.layers.iter().find_map(|l| match &l.mixer {
             Mixer::Attention(a) => Some(a.heads),

@@ -2,11 +2,11 @@
 
 use plimsoll_model::{Architecture, hf, inventory};
 use plimsoll_timeline::{Category, Exact, ReplayOptions, replay_on};
-use plimsoll_units::Bytes;
+use plimsoll_units::{Bytes, DType};
 use proptest::prelude::*;
 
 use super::estimate;
-use crate::request::{AttentionKernel, Inference};
+use crate::request::{AttentionKernel, Inference, SparseIndex, Sparsity};
 use crate::{Device, Estimate, Figure, Spread};
 
 fn device() -> Device {
@@ -122,6 +122,30 @@ fn peaks_of_decoding() {
         let name = format!("{} {attention:?}: {found} KiB, measured {measured}", model.family);
         assert!(found.abs_diff(measured) <= measured / 100 + 32, "{name}");
     }
+}
+
+/// Linear layers are stored sparse, tables and norms as they are; what has no sparse product is refused.
+#[test]
+fn sparse_weights_are_smaller() {
+    let model = model(LLAMA_SMALL);
+    let request = Inference { generate: 1, ..Inference::default() };
+    let parameters = |request: &Inference| {
+        let e = run(&model, request);
+        e.categories.iter().find(|(c, _)| *c == Category::Parameters).unwrap().1.get()
+    };
+    let dense = parameters(&request);
+    let linear = plimsoll_model::inventory::inventory(&model);
+    let hidden = |p: &&plimsoll_model::Parameter| p.layer.is_some() && p.is_linear();
+    let linear: u64 = linear.parameters.iter().filter(hidden).map(|p| p.elements()).sum();
+    let sparsity = Some(Sparsity::TwoFour);
+    let pruned = parameters(&Inference { sparsity, ..request.clone() });
+    let (saved, expected) = (dense - pruned, 2 * linear * 7 / 16);
+    assert!(saved.abs_diff(expected) < expected / 20, "{saved} of {expected}");
+    let nothing = Sparsity::TopK { zeros_permille: 0, index: SparseIndex::Bitmap };
+    assert!(parameters(&Inference { sparsity: Some(nothing), ..request.clone() }) > dense);
+    let packed = Inference { sparsity, weights: Some(DType::Nf4), ..request };
+    let inventory = plimsoll_model::inventory::inventory(&model);
+    assert!(estimate(&model, &inventory, &packed, &device()).is_err());
 }
 
 fn per_token(config: &str) -> u64 {

@@ -4,6 +4,7 @@ use plimsoll_model::arch::StackRole;
 use plimsoll_model::{Architecture, Inventory, Parameter, Part};
 use plimsoll_units::{Bytes, DType};
 
+use crate::request::Sparsity;
 use crate::tensor_parallel::{Ranks, rank_elements};
 use crate::vllm::Storage;
 
@@ -28,6 +29,7 @@ pub(super) fn rows(
     inventory: &Inventory,
     storage: &Storage<'_>,
     tensor: u64,
+    sparsity: Option<Sparsity>,
 ) -> Vec<WeightRow> {
     let ranks = Ranks { tensor, ..Ranks::default() };
     let runs = |p: &&Parameter| role(model, p) != Some(StackRole::Draft);
@@ -38,10 +40,24 @@ pub(super) fn rows(
         .map(|p| {
             let elements = rank_elements(model, p, &ranks);
             let dtype = storage.dtype(p);
-            let bytes = storage.bytes(p, elements);
+            let bytes = match sparsity {
+                Some(sparsity) if sparse(model, p) && sparsity.suits(dtype) => {
+                    let columns = p.shape.last().copied().unwrap_or(1).max(1);
+                    sparsity.bytes(dtype, elements, elements / columns)
+                }
+                _ => storage.bytes(p, elements),
+            };
             WeightRow { group: group(model, p), count: p.count, elements, dtype, bytes }
         })
         .collect()
+}
+
+/// Matrices of the text layers; tables, heads and routers stay dense.
+fn sparse(model: &Architecture, p: &Parameter) -> bool {
+    use Part::*;
+    let text = !matches!(role(model, p), Some(StackRole::Vision | StackRole::Audio));
+    let dense = matches!(p.part, Head | HeadDense | Projector | SharedScale | Indexer | Router);
+    text && p.is_linear() && !p.bias && !dense
 }
 
 fn role(model: &Architecture, p: &Parameter) -> Option<StackRole> {

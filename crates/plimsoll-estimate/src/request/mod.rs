@@ -2,12 +2,14 @@
 //! data with defaults that equal the frameworks' own; parsing of texts lives with the face that reads them.
 
 mod serving;
+mod sparsity;
 mod strategy;
 mod training;
 
 pub use serving::{
     CacheType, Inference, LlamaCpp, LoraServing, Offload, Serving, Sglang, SplitMode, Version, Vllm,
 };
+pub use sparsity::{SparseIndex, Sparsity};
 pub use strategy::{Checkpointing, OffloadPlan, PipelineSchedule, Sharding, Strategy, ZeroStage};
 pub use training::{
     AttentionKernel, Lengths, Lora, LoraTargets, Loss, Method, Optimizer, OptimizerForm, Precision,

@@ -2,7 +2,7 @@
 
 use plimsoll_units::{Bytes, DType};
 
-use super::AttentionKernel;
+use super::{AttentionKernel, Sparsity};
 
 /// Prefill and decode in plain PyTorch.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +17,8 @@ pub struct Inference {
     pub dtype: Option<DType>,
     /// Weight quantization on load.
     pub weights: Option<DType>,
+    /// Zeros among the weights of linear layers.
+    pub sparsity: Option<Sparsity>,
     /// Type of the cache; the compute type if absent.
     pub cache: Option<DType>,
     /// Attention kernel.
@@ -35,6 +37,7 @@ impl Default for Inference {
             generate: 256,
             dtype: None,
             weights: None,
+            sparsity: None,
             cache: None,
             attention: AttentionKernel::Sdpa,
             all_logits: false,

@@ -2,6 +2,8 @@
 
 use plimsoll_units::DType;
 
+use super::Sparsity;
+
 /// A training or fine-tuning step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Training {
@@ -41,6 +43,8 @@ pub struct Training {
     pub ema: bool,
     /// PyTorch's allocator grows expandable segments (`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`).
     pub expandable_segments: bool,
+    /// Weights are trained towards zeros that masks keep.
+    pub sparsity: Option<Sparsity>,
     /// Extra models of a reinforcement-learning step.
     pub reinforcement: Option<Reinforcement>,
 }
@@ -66,6 +70,7 @@ impl Default for Training {
             compile: false,
             dropout: true,
             ema: false,
+            sparsity: None,
             expandable_segments: false,
             reinforcement: None,
         }

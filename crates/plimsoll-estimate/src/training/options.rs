@@ -133,6 +133,14 @@ pub(super) fn validate(
         );
     }
     offload_is_possible(strategy)?;
+    if let (Some(_), Method::Lora(_)) = (training.sparsity, &training.method) {
+        return invalid(
+            "sparsity",
+            "given with adapters".into(),
+            "for weights that learn",
+            "use --train, or --infer for pruned weights that are served",
+        );
+    }
     for (field, value) in
         [("tp", s.tensor), ("pp", s.pipeline), ("dp", s.data), ("cp", s.context), ("ep", s.expert)]
     {

@@ -135,7 +135,7 @@ pub(super) fn state_bytes(training: &Training, p: &BlockParam, elements: u64) ->
     moments + master
 }
 
-fn is_hidden_matrix(p: &BlockParam) -> bool {
+pub(super) fn is_hidden_matrix(p: &BlockParam) -> bool {
     use plimsoll_model::Part::*;
     p.matrix.0 > 1 && !matches!(p.part, TokenEmbedding | PositionEmbedding | TypeEmbedding | Head)
 }

@@ -12,8 +12,8 @@ use plimsoll_units::{Bindings, Bytes};
 use super::groups::Groups;
 use super::host::Host;
 use super::params::{
-    RankParam, Shards, gradient_dtype, kept_elements, rank_params, shard_ranks, state_bytes,
-    step_scratch, storage_dtype,
+    RankParam, Shards, gradient_dtype, is_hidden_matrix, kept_elements, rank_params, shard_ranks,
+    state_bytes, step_scratch, storage_dtype,
 };
 use super::tape::{Leaving, Step, Tape, Tapes};
 use super::zero::Engine;
@@ -247,6 +247,7 @@ impl<'a> Simulation<'a> {
             }
         }
         self.load_originals();
+        self.load_masks();
         self.load_reinforcement();
         if !run.workspace.is_zero() {
             self.t.alloc(run.workspace, Category::Workspace, self.misc.library);
@@ -281,6 +282,22 @@ impl<'a> Simulation<'a> {
             })
             .sum();
         let origin = self.t.origin(FURTHER, "originals of trained modules");
+        self.t.alloc(bytes, Category::Parameters, origin);
+    }
+
+    /// What holds pruned weights at zero.
+    fn load_masks(&mut self) {
+        let run = self.run;
+        let Some(sparsity) = run.training.sparsity else { return };
+        let pruned =
+            self.rows.iter().map(|p| p.block).filter(|p| p.trainable && is_hidden_matrix(p));
+        let bytes: Bytes = pruned
+            .map(|p| {
+                let kept = kept_elements(p, &run.strategy.sharding, self.shards.parameters);
+                sparsity.training_bytes(storage_dtype(p, &run.training.precision), kept)
+            })
+            .sum();
+        let origin = self.t.origin(FURTHER, "pruning masks");
         self.t.alloc(bytes, Category::Parameters, origin);
     }
 

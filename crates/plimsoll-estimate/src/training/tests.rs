@@ -240,6 +240,21 @@ fn the_host_holds_what_is_offloaded() {
     assert!(estimate(&model, &inventory, &training, &strategy, &device()).is_err());
 }
 
+/// Masks lie beside the weights that learn: a byte each, or the mask and the masked weights in the weights' type.
+#[test]
+fn pruning_masks_are_parameters() {
+    let model = small();
+    let held = |sparsity| {
+        let training = Training { sparsity, sequence: 64, ..Training::default() };
+        category(&run(&model, &training, &Strategy::default()), Category::Parameters)
+    };
+    let dense = held(None);
+    let hidden = 4 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704);
+    assert_eq!(held(Some(Sparsity::TwoFour)) - dense, hidden);
+    let top = Sparsity::TopK { zeros_permille: 900, index: SparseIndex::Bitmap };
+    assert_eq!(held(Some(top)) - dense, 2 * 4 * hidden);
+}
+
 /// DoRA adds a magnitude per row, keeps the base product and the adapter's output, and takes the norm of a sum with
 /// the whole weight; what PEFT keeps of a dequantized weight shows where dropout makes it multiply once more.
 #[test]
