@@ -114,6 +114,7 @@ pub fn request(row: &Row) -> Result<Request, String> {
         compile: settings::compile(row),
         dropout: true,
         ema: false,
+        sparsity: None,
         expandable_segments: entry
             .is_some_and(|e| framework::since(row, e.expandable_from.as_deref())),
         reinforcement: None,
