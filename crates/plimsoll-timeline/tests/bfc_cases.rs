@@ -1,6 +1,6 @@
 //! Single decisions of the best-fit allocator, each worked out by hand from the rules.
 
-use plimsoll_timeline::{Allocator, Bfc, BfcConfig};
+use plimsoll_timeline::{Allocator, Bfc, BfcConfig, Placement};
 use plimsoll_units::Bytes;
 
 const MIB: u64 = 1 << 20;
@@ -153,6 +153,34 @@ fn chunks_of_a_stream_merge_when_it_is_done() {
     assert_eq!(arena.regions()[0].chunks.len(), 2);
     arena.release_stream(3);
     assert_eq!(arena.regions()[0].chunks.len(), 1);
+}
+
+/// A free chunk of 4 MiB, used by stream 0, at the front; a limit of 8 MiB; regions as large as each request, before
+/// the first one; then a request of 6 MiB. Whether it is served, and what is held afterwards in MiB.
+fn beside_a_free_front(by_stream: bool, stream: u16) -> (bool, u64) {
+    let mut config = BfcConfig::onnxruntime(true);
+    config.limit = Some(Bytes::mib(8));
+    config.placement = Placement::Before;
+    config.by_stream = by_stream;
+    let mut bfc = Bfc::new(config);
+    let front = bfc.allocate(Bytes::mib(4), 0).unwrap();
+    bfc.release(front);
+    let served = bfc.allocate(Bytes::mib(6), stream).is_ok();
+    (served, bfc.usage().reserved.get() / MIB)
+}
+
+#[test]
+fn a_region_before_a_free_chunk_keeps_to_the_limit() {
+    // 2 MiB are missing and 4 are left: all of these are taken, not the 6 of the request.
+    assert_eq!(beside_a_free_front(false, 0), (true, 8));
+}
+
+#[test]
+fn a_free_chunk_of_a_stream_does_not_complete_a_region() {
+    // A new region is of no stream and merges with none of stream 0, so 6 MiB are missing, and are not made in vain.
+    for stream in [0, 1] {
+        assert_eq!(beside_a_free_front(true, stream), (false, 4), "stream {stream}");
+    }
 }
 
 #[test]

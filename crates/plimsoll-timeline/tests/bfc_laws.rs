@@ -137,7 +137,12 @@ fn run(config: &BfcConfig, ops: &[Op]) {
         match *op {
             Op::Allocate { bytes, stream } => {
                 let expected = naive.allocate(owner, bytes, stream);
+                let held = bfc.usage().reserved;
                 let block = bfc.allocate(Bytes::new(bytes), stream).ok();
+                assert!(
+                    block.is_some() || bfc.usage().reserved <= held,
+                    "event {i}: {op:?} fails and leaves a region"
+                );
                 assert_eq!(block.as_ref().map(|b| bfc.address(b)), expected, "event {i}: {op:?}");
                 live.extend(block.map(|b| (owner, 0, b)));
             }
@@ -206,4 +211,41 @@ proptest! {
         };
         run(&config, &ops);
     }
+}
+
+/// Regions of the size of each request that lie before the first one, with little left of the limit: the free chunk at
+/// the front covers a part of the last request, and a region of the whole of it went beyond the limit.
+#[test]
+fn an_exact_region_before_a_free_chunk_keeps_to_the_limit() {
+    let mut config = BfcConfig::onnxruntime(true);
+    config.limit = Some(Bytes::new(125_137_920));
+    config.regrowth = None;
+    config.max_dead_bytes = Bytes::ZERO;
+    config.shrinks = false;
+    config.smallest_retreat = Bytes::ZERO;
+    config.placement = Placement::Before;
+    config.by_stream = true;
+    let allocate = |bytes, stream| Op::Allocate { bytes, stream };
+    let mut ops = vec![allocate(1, 0); 7];
+    ops.extend([
+        Op::Free(0),
+        Op::Free(0),
+        Op::Free(0),
+        Op::Free(16_138),
+        allocate(574_354, 0),
+        Op::Free(16_917_824_141_157_056_718),
+        Op::Free(12_050_466_034_911_990_659),
+        allocate(995_643, 1),
+        allocate(33_789_088, 1),
+        Op::Free(1_091_882_542_487_875_447),
+        Op::Free(16_662_778_151_971_008_982),
+        allocate(20_971_520, 0),
+        allocate(35_161_266, 1),
+        allocate(521, 1),
+        Op::Free(4_461_946_168_900_674_014),
+        Op::Free(11_924_233_434_922_225_234),
+        Op::Free(17_573_547_154_478_721_986),
+        allocate(38_156_887, 0),
+    ]);
+    run(&config, &ops);
 }

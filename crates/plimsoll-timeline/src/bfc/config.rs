@@ -16,7 +16,7 @@ pub enum Growth {
         /// The largest size that is aimed at unasked; `None` for no such size.
         cap: Option<Bytes>,
     },
-    /// As large as the request, rounded.
+    /// As large as the request, rounded; where a part of it is free at the front, no larger than the limit leaves.
     Exact,
 }
 

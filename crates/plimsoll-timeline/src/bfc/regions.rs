@@ -146,7 +146,8 @@ impl Bfc {
             return false;
         }
         let (mut bytes, doubled) = match self.config.growth {
-            Growth::Exact => (rounded, true),
+            // Where less is needed than the request, the limit may not leave all of it.
+            Growth::Exact => (rounded.min(available), true),
             Growth::Doubling { .. } => {
                 let before = self.next_region;
                 while rounded > self.next_region {
@@ -173,9 +174,11 @@ impl Bfc {
         self.add_region(bytes)
     }
 
+    /// Size of the free chunk with which a region before the first one merges. A new region is of no stream and merges
+    /// with no chunk that is kept for one.
     fn free_front(&self) -> u64 {
         let first = self.regions.first().and_then(|r| self.chunks.get(r.first));
-        first.filter(|c| c.state == State::Free).map_or(0, |c| c.size)
+        first.filter(|c| c.state == State::Free && c.stream.is_none()).map_or(0, |c| c.size)
     }
 
     fn add_region(&mut self, size: u64) -> bool {

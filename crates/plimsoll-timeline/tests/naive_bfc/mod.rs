@@ -139,13 +139,14 @@ impl Naive {
         if self.config.placement == Placement::Before
             && let Some(first) = self.regions.first().map(|(_, p)| &p[0])
             && first.owner.is_none()
+            && first.stream.is_none()
         {
             needed = needed.saturating_sub(first.size).max(256);
         }
         if needed > available {
             return;
         }
-        let mut bytes = size;
+        let mut bytes = size.min(available);
         let mut grown = true;
         if self.config.growth != Growth::Exact {
             grown = size > self.next;
