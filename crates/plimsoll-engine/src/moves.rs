@@ -258,7 +258,7 @@ fn adapters(t: &Training) -> Vec<Level> {
     let frozen = |base: Option<DType>| {
         move |t: &mut Training| {
             t.method = Method::Lora(Lora {
-                base: base.map(|dtype| WeightQuantization { dtype, dequantizes: true }),
+                base: base.map(WeightQuantization::of),
                 ..match &t.method {
                     Method::Lora(lora) => lora.clone(),
                     _ => Lora::default(),

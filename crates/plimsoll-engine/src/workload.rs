@@ -199,11 +199,12 @@ fn method(t: &TrainRequest) -> Result<Method, EngineError> {
         (_, stored) => stored,
     };
     Ok(Method::Lora(Lora {
+        kind: defaults.kind,
         rank: positive("--rank", t.rank)?.unwrap_or(defaults.rank),
         targets: choice(&t.targets, defaults.targets),
         dropout: t.lora_dropout,
         dtype: t.lora_dtype.map_or(defaults.dtype, |Dtype(d)| d),
-        base: base.map(|w| WeightQuantization { dtype: w.dtype(), dequantizes: true }),
+        base: base.map(|w| WeightQuantization::of(w.dtype())),
         train_embeddings: t.train_embeddings,
         dora: t.dora,
     }))

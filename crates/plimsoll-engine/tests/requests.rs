@@ -90,9 +90,10 @@ fn totals_are_the_sums_of_their_parts() {
     }
 }
 
-/// The checker is simpler than the search: walk up from 1 until a value fails.
+/// The checker is simpler than the search: walk up from 1 until a value fails. Reserved memory wobbles with the batch, so
+/// that the search may pass a failing value on its way to a larger one that fits.
 #[test]
-fn a_search_equals_a_linear_scan() {
+fn a_search_reaches_what_a_linear_scan_does() {
     for (model, machine, seq) in
         [("gpt2", "4GiB", 256), ("gpt2", "8GiB", 512), ("bert-base-uncased", "6GiB", 128)]
     {
@@ -104,9 +105,10 @@ fn a_search_equals_a_linear_scan() {
         };
         let found = answer(&request("", r#", "find": "batch""#)).search.unwrap();
         let fits = |n: u64| answer(&request(&format!(r#""batch": {n},"#), "")).fits;
-        let scanned = (1..).take_while(|n| fits(*n)).last();
-        assert_eq!(found.value, scanned, "{model} on {machine}");
-        assert_eq!(found.next, scanned.map_or(1, |n| n + 1));
+        let scanned = (1..).take_while(|n| fits(*n)).last().unwrap_or(0);
+        let value = found.value.unwrap_or(0);
+        assert!(value >= scanned && (value == 0 || fits(value)), "{model} on {machine}");
+        assert_eq!(found.next, value + 1);
         assert!(!fits(found.next) && !found.why.is_empty());
     }
 }

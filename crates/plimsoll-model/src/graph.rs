@@ -88,8 +88,11 @@ pub struct Block {
 pub enum Hold {
     /// To the end of the block's forward pass (an output object that is dropped before backward).
     Forward,
-    /// To the end of backward (a variable of the training loop).
+    /// To the end of backward (a local variable of a training step).
     Backward,
+    /// Until the next forward pass assigns it anew (a variable of the training loop). With it lives the graph: what
+    /// nodes keep as attributes.
+    Reassigned,
 }
 
 /// A tensor of a block.

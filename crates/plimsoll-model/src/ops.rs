@@ -85,6 +85,9 @@ pub enum Op {
         /// Tokens per chunk.
         chunk: Dim,
     },
+    /// Columns written into a larger tensor of zeros (`index_copy_`); keeps what it writes, whose sizes its derivative
+    /// asks for.
+    IndexCopy,
     /// Token dispatch of a mixture: `index_select` into expert order, or the way back.
     Dispatch,
     /// Collective that makes a larger tensor (all-gather); its gradient is the smaller one.
@@ -126,8 +129,8 @@ pub enum Saves {
 pub struct Linear {
     /// The weight is copied to this type at every use (autocast); the copy is kept for backward.
     pub weight_cast: Option<DType>,
-    /// The weight is dequantized into this type at every use.
-    pub dequantize: Option<DType>,
+    /// The weight is dequantized at every use.
+    pub dequantize: Option<Dequantize>,
     /// Input and weight are cast to FP8 for the product.
     pub fp8: bool,
 }
@@ -141,6 +144,18 @@ pub struct Magnitude {
     pub kept: u64,
     /// Their type.
     pub dtype: DType,
+}
+
+/// How a weight in blocks becomes a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dequantize {
+    /// Type of the product.
+    pub into: DType,
+    /// Type that the blocks were made from, in which the kernel writes them; the copy in the type of the product
+    /// stands beside it.
+    pub from: DType,
+    /// The input is an attribute of the node: it lives as long as the graph.
+    pub keeps_input: bool,
 }
 
 /// Fused attention.
@@ -200,6 +215,8 @@ pub struct Extra {
 pub struct Rule {
     /// Inputs kept for backward, as bits.
     pub saves_inputs: u32,
+    /// The kept inputs are attributes of the node and live as long as the graph, not to the node's backward pass.
+    pub inputs_outlive: bool,
     /// The output is kept.
     pub saves_output: bool,
     /// Further tensors kept.
@@ -316,11 +333,11 @@ pub fn rule(block: &Block, node: &Node) -> Rule {
             }
         }
         Op::ChunkedCrossEntropy { chunk, recomputes: true, .. } => {
+            // Inductor fuses the upcast into its reductions: F32 copies of a piece never exist, its gradient does.
             let piece = Shape::new([chunk.clone(), value(0).shape.last()]);
             Rule {
                 saves_inputs: 1,
-                forward_scratch: vec![extra(piece.clone(), DType::F32)],
-                backward_scratch: vec![extra(piece, DType::F32)],
+                backward_scratch: vec![extra(piece, value(0).dtype)],
                 releases_first: true,
                 ..Rule::default()
             }
@@ -355,6 +372,7 @@ pub fn rule(block: &Block, node: &Node) -> Rule {
                 ..Rule::default()
             }
         }
+        Op::IndexCopy => Rule::saves(1),
         Op::Dispatch => Rule::saves(0),
         Op::AllGather { .. } => Rule::default(),
         Op::AllReduce => {
@@ -381,28 +399,31 @@ fn linear_rule(
     let weight_as =
         |dtype: DType| extra(Shape::from([weight.map_or(0, |w| w.tensor_elements)]), dtype);
     let packed = linear.dequantize.zip(weight.filter(|w| is_packed(w.dtype)));
-    // bitsandbytes' 4-bit product keeps its input although the weight does not learn (MatMul4Bit).
-    let keeps = linear.dequantize.is_some() && packed.is_none() && input_grad;
-    let mut rule = Rule::saves(u32::from(learns || keeps));
+    // bitsandbytes' 4-bit product kept its input although the weight does not learn (MatMul4Bit until 0.43.1).
+    let attribute =
+        input_grad && packed.is_none() && linear.dequantize.is_some_and(|d| d.keeps_input);
+    let mut rule = Rule::saves(u32::from(learns || attribute));
+    rule.inputs_outlive = attribute;
     if let Some(dtype) = linear.weight_cast {
         // The cast weight is what the product keeps for the input's gradient.
         let shape = Shape::from([weight.map_or(0, |w| w.elements)]);
         rule.saved.push(Extra { shape, dtype, weight_cast: true });
     }
-    if let Some((dtype, weight)) = packed {
+    if let Some((Dequantize { into, .. }, weight)) = packed {
         // GPTQ layers that train (AutoGPTQ, qlinear_cuda_old.py) unpack with torch operators, 32-bit words first, and
         // multiply with `matmul`, which keeps the unpacked matrix for the input's gradient.
-        let matrix = weight_as(dtype);
+        let matrix = weight_as(into);
         let codes = extra(Shape::from([weight.tensor_elements.saturating_mul(3)]), DType::U8);
         rule.forward_scratch.push(codes);
         match input_grad {
             true => rule.saved.push(matrix),
             false => rule.forward_scratch.push(matrix),
         }
-    } else if let Some(dtype) = linear.dequantize {
-        rule.forward_scratch.push(weight_as(dtype));
+    } else if let Some(Dequantize { into, from, .. }) = linear.dequantize {
+        let copies = if from == into { vec![into] } else { vec![from, into] };
+        rule.forward_scratch.extend(copies.iter().map(|dtype| weight_as(*dtype)));
         if input_grad {
-            rule.backward_scratch.push(weight_as(dtype));
+            rule.backward_scratch.extend(copies.iter().map(|dtype| weight_as(*dtype)));
         }
     }
     if linear.fp8 {

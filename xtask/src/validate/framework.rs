@@ -23,6 +23,9 @@ pub struct Entry {
     /// Micro-batch of its default recipes, where they have one.
     #[serde(default)]
     pub batch: Option<u64>,
+    /// Sequences in a step of its pretraining script by default, over all ranks.
+    #[serde(default)]
+    pub pretrain_batch: Option<u64>,
     /// Activation checkpointing of its default recipes.
     #[serde(default)]
     pub checkpointing: String,
@@ -50,6 +53,9 @@ pub struct Entry {
     /// Data parallelism is written by hand: gradients are reduced where they are.
     #[serde(default)]
     pub reduces_in_place: bool,
+    /// The longest sample comes in the first iteration, once.
+    #[serde(default)]
+    pub longest_first: bool,
     /// Batches are padded to their own longest sample, where nothing says that they are packed or padded to one length.
     #[serde(default)]
     pub pads_to_longest: bool,

@@ -2,8 +2,9 @@
 //! one field and what bears on it; none knows where a row comes from.
 
 use plimsoll_estimate::request::{
-    AttentionKernel, Checkpointing, Lengths, Lora, LoraTargets, Loss, Method, OffloadPlan,
-    Optimizer, OptimizerForm, Precision, Sharding, Stack, StepScope, WeightQuantization, ZeroStage,
+    AdapterKind, AttentionKernel, Checkpointing, Lengths, Lora, LoraTargets, Loss, Method,
+    OffloadPlan, Optimizer, OptimizerForm, Precision, Sharding, Stack, StepScope,
+    WeightQuantization, ZeroStage,
 };
 use plimsoll_model::Architecture;
 use plimsoll_model::arch::Positions;
@@ -259,15 +260,32 @@ pub fn loss(row: &Row, entry: Option<&Entry>, stack: Stack, tokens: u64) -> Loss
         Loss::Chunked { tokens: tokens.div_ceil(8) }
     } else if any(&config, &["foak", "fast-kernels"]) || text.contains("fused") || compiled {
         Loss::Fused
+    } else if stack == Stack::Torchtune && any(&row.lower("version"), &["0.1", "0.2", "pre-0.1"]) {
+        // The chunked loss came with 0.3, of September 2024.
+        Loss::Chunked { tokens }
     } else if stack == Stack::LitGpt {
         // Fine-tuning scripts chunk head and loss by 128 tokens, pretraining does neither.
         let whole = row.lower("task").contains("pretrain");
         Loss::Chunked { tokens: if whole { tokens } else { 128 } }
     } else if returned {
         Loss::Returned
+    } else if stack == Stack::Transformers {
+        match transformers_minor(row) {
+            ..=45 => Loss::Shifted { in_model: true },
+            46..=48 => Loss::Shifted { in_model: false },
+            _ => Loss::CrossEntropy,
+        }
     } else {
         Loss::CrossEntropy
     }
+}
+
+/// The 4.x release of Transformers that a row states, or that was current in its year.
+fn transformers_minor(row: &Row) -> u64 {
+    after(&row.lower("version"), "transformers 4.").unwrap_or(match framework::year(row) {
+        Some(..=2024) => 45,
+        _ => 57,
+    })
 }
 
 /// Whether batches are as long as the stated length, or padded to their own longest sample.
@@ -284,7 +302,7 @@ pub fn lengths(row: &Row, entry: Option<&Entry>) -> Lengths {
 }
 
 /// Which part of the loop was measured.
-pub fn scope(row: &Row) -> StepScope {
+pub fn scope(row: &Row, entry: Option<&Entry>) -> StepScope {
     let task = row.lower("task");
     let notes = row.lower("notes");
     let notes: String = notes.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -296,7 +314,9 @@ pub fn scope(row: &Row) -> StepScope {
         || row.get("rank").is_some() && task.contains("profiling")
     {
         StepScope::ForwardBackward
-    } else if any(&notes, &["first step only", "includes the first optimizer step"]) {
+    } else if any(&notes, &["first step only", "includes the first optimizer step"])
+        || entry.is_some_and(|e| e.longest_first)
+    {
         StepScope::FirstStep
     } else {
         StepScope::SteadyStep
@@ -345,9 +365,12 @@ pub fn method(
     let trainable = field("trainable_params")
         .and_then(whole)
         .or_else(|| field("trainable_params_M").and_then(number).map(|m| (m * 1e6) as u64));
-    // LLaMA-Adapter v2 puts a scale and a shift on the output of every linear layer.
-    let everywhere = kind.contains("adapter") && kind.contains("v2");
-    let targets = if everywhere { LoraTargets::AllLinear } else { targets(&targets_text) };
+    let targets = targets(&targets_text);
+    let family = match kind.as_str() {
+        "adapter" => AdapterKind::Prefix,
+        "adapterv2" | "adapter_v2" => AdapterKind::ScaleShift,
+        _ => AdapterKind::LowRank,
+    };
     let stated =
         field("r").and_then(whole).filter(|r| *r > 0).or_else(|| after(&targets_text, "r"));
     let plain = kind.is_empty() || kind == "lora";
@@ -357,7 +380,8 @@ pub fn method(
         (Some(rank), None) => rank,
         (None, None) => return Err("the rank of the adapters is not stated".into()),
     };
-    let note = (!plain).then(|| format!("{kind} taken as low-rank adapters of rank {rank}"));
+    let note = (!plain && family == AdapterKind::LowRank)
+        .then(|| format!("{kind} taken as low-rank adapters of rank {rank}"));
     let modules = text("modules_to_save");
     let whole_text = lora.values().filter_map(words).collect::<String>().to_ascii_lowercase();
     let exact = trainable.zip(stated).filter(|_| plain);
@@ -371,6 +395,7 @@ pub fn method(
     };
     Ok((
         Method::Lora(Lora {
+            kind: family,
             rank,
             targets,
             dropout: field("dropout")
@@ -407,7 +432,29 @@ fn base(row: &Row, quantize: &str) -> Option<WeightQuantization> {
     } else {
         return None;
     };
-    Some(WeightQuantization { dtype, dequantizes: true })
+    Some(WeightQuantization {
+        keeps_inputs: keeps_inputs(row, dtype),
+        ..WeightQuantization::of(dtype)
+    })
+}
+
+/// Whether bitsandbytes kept the inputs of 4-bit products: until 0.43.1, of June 2024. Without its version the release
+/// of torch tells the time; LitGPT asked for 0.42.0 all through 2024.
+fn keeps_inputs(row: &Row, dtype: DType) -> bool {
+    let version = row.lower("version");
+    if !matches!(dtype, DType::Nf4 | DType::Nf4Dq) || row.lower("framework").contains("torchtune") {
+        return false;
+    }
+    if let Some((minor, patch)) = version.split_once("bitsandbytes 0.").and_then(|(_, v)| {
+        let mut parts = v.split(|c: char| !c.is_ascii_digit()).map(|p| p.parse::<u64>().ok());
+        Some((parts.next()??, parts.next().flatten().unwrap_or(0)))
+    }) {
+        return (minor, patch) < (43, 2);
+    }
+    match after(&version, "torch 2.") {
+        Some(minor) => minor < 4,
+        None => framework::year(row).is_none_or(|year| year <= 2024),
+    }
 }
 
 /// The targets that a text or a list names.
@@ -492,7 +539,9 @@ pub fn compile(row: &Row) -> bool {
     !(text.is_empty()
         || text.starts_with("false")
         || text.starts_with("none")
-        || text.contains("aot_eager"))
+        || text.contains("aot_eager")
+        // Not Inductor: what Thunder's traces fuse and save differs from executor to executor.
+        || text.contains("thunder"))
 }
 
 /// Which implementation of the layers runs.
@@ -522,6 +571,16 @@ pub fn micro_batch(row: &Row, stages: u64, entry: Option<&Entry>) -> Result<(u64
         let micro = (local / pieces.max(1)).max(1);
         return Ok((micro, local / micro));
     }
+    // A pretraining script that accumulates up to its global batch.
+    let accumulation = match (entry.and_then(|e| e.pretrain_batch), row.whole("micro_batch")) {
+        (Some(global), Some(micro))
+            if row.whole("grad_accum").is_none() && row.lower("task").contains("pretrain") =>
+        {
+            let ranks = row.whole("n_gpus").unwrap_or(1).max(1);
+            (global / micro.max(1) / ranks).max(1)
+        }
+        _ => accumulation,
+    };
     if let Some(batch) = row.whole("micro_batch").or(row.whole("local_batch")) {
         if stages > 1
             && let Some(global) =

@@ -70,6 +70,8 @@ pub fn request(row: &Row) -> Result<Request, String> {
     sharding::frozen_parts(row, &mut layout, method != Method::Full);
     notes.extend(note);
     let (batch, accumulation) = settings::micro_batch(row, layout.pipeline, entry)?;
+    // Only the first micro-batch is as long as that.
+    let accumulation = if entry.is_some_and(|e| e.longest_first) { 1 } else { accumulation };
     let (sequence, target) = match model.lengths {
         Some((encoder, decoder)) => (encoder, Some(decoder)),
         None => (row.whole("seq_len").ok_or("sequence length is not stated")?, None),
@@ -110,7 +112,7 @@ pub fn request(row: &Row) -> Result<Request, String> {
         loss: settings::loss(row, entry, stack, batch.saturating_mul(sequence)),
         stack,
         zero_grad,
-        scope: settings::scope(row),
+        scope: settings::scope(row, entry),
         compile: settings::compile(row),
         dropout: true,
         ema: false,
@@ -223,11 +225,11 @@ pub fn score(row: &Row) -> Case {
             let gib = |g: f64| g * f64::from(1 << 30);
             // Scripts of one's own print `max_memory_allocated` where they do not say.
             let plain = request.training.stack == Stack::Plain;
-            let stated = if plain && matches!(metric.as_str(), "" | "unspecified") {
-                "max_memory_allocated".to_owned()
-            } else {
-                metric
-            };
+            // torchtune's own logger prints `active_bytes.all.peak`.
+            let active = row.lower("notes").contains("metric is peak \"active\"");
+            let open = matches!(metric.as_str(), "" | "unspecified");
+            let stated =
+                if (plain || active) && open { "max_memory_allocated".to_owned() } else { metric };
             case.predictions.push(prediction(
                 &stated,
                 &case.workload,

@@ -3,7 +3,7 @@
 use plimsoll_model::Architecture;
 use plimsoll_model::arch::{Embedding, Mixer, ModelKind, NormKind, Positions, Stack, StackRole};
 use plimsoll_model::build::{
-    AttentionStyle, BuildOptions, LossStyle, SoftmaxStyle, Style, Trainable,
+    AttentionStyle, BuildOptions, FrozenBase, LossStyle, SoftmaxStyle, Style, Trainable,
 };
 use plimsoll_units::{Bindings, DType, Symbol};
 
@@ -78,7 +78,12 @@ impl Plan {
                 trainable: Trainable::Nothing,
                 // bitsandbytes writes a 16-bit copy of a 4-bit matrix for more than one row of input; other methods
                 // multiply what is stored.
-                base: base.map(|d| (d, matches!(d, DType::Nf4 | DType::Nf4Dq))),
+                base: base.map(|dtype| FrozenBase {
+                    dtype,
+                    dequantizes: matches!(dtype, DType::Nf4 | DType::Nf4Dq),
+                    written_as: None,
+                    keeps_inputs: false,
+                }),
                 loss: LossStyle::Nothing,
                 tensor: request.tensor.max(1),
                 ..BuildOptions::default()

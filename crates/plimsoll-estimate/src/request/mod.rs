@@ -12,8 +12,9 @@ pub use serving::{
 pub use sparsity::{SparseIndex, Sparsity};
 pub use strategy::{Checkpointing, OffloadPlan, PipelineSchedule, Sharding, Strategy, ZeroStage};
 pub use training::{
-    AttentionKernel, Lengths, Lora, LoraTargets, Loss, Method, Optimizer, OptimizerForm, Precision,
-    Reinforcement, Stack, StepScope, Training, WeightQuantization, ZeroGrad,
+    AdapterKind, AttentionKernel, Lengths, Lora, LoraTargets, Loss, Method, Optimizer,
+    OptimizerForm, Precision, Reinforcement, Stack, StepScope, Training, WeightQuantization,
+    ZeroGrad,
 };
 
 /// What is done with the model.

@@ -104,6 +104,8 @@ pub enum Method {
 /// Low-rank adapters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lora {
+    /// Which family of adapters.
+    pub kind: AdapterKind,
     /// Rank.
     pub rank: u64,
     /// Which matrices get adapters.
@@ -120,9 +122,12 @@ pub struct Lora {
     pub dora: bool,
 }
 
+pub use plimsoll_model::build::AdapterKind;
+
 impl Default for Lora {
     fn default() -> Self {
         Lora {
+            kind: AdapterKind::LowRank,
             rank: 16,
             targets: LoraTargets::AllLinear,
             dropout: false,
@@ -157,6 +162,16 @@ pub struct WeightQuantization {
     pub dtype: DType,
     /// Whether the kernel writes a dequantized copy of a matrix before it multiplies (bitsandbytes in training does).
     pub dequantizes: bool,
+    /// The product keeps its input as an attribute of its node, where it lives as long as the graph rather than to its
+    /// own backward pass: bitsandbytes' `MatMul4Bit` until version 0.43.1 (`ctx.tensors = (A, B)`).
+    pub keeps_inputs: bool,
+}
+
+impl WeightQuantization {
+    /// As current libraries store and multiply blocks of `dtype`: dequantized before the product, input not kept.
+    pub fn of(dtype: DType) -> WeightQuantization {
+        WeightQuantization { dtype, dequantizes: true, keeps_inputs: false }
+    }
 }
 
 /// Element types.
@@ -288,6 +303,11 @@ pub enum Loss {
     CrossEntropy,
     /// `cross_entropy` on F32 logits that the model returns and the loop keeps through backward (Meta's Llama code).
     Returned,
+    /// As Transformers before 4.49 wrote it: on a contiguous copy of the F32 logits without their last position.
+    Shifted {
+        /// The model itself widened its logits (before 4.46), not the loss: it returned F32.
+        in_model: bool,
+    },
     /// Over chunks of so many tokens, head inside the chunk or not as the stack does.
     Chunked {
         /// Tokens per chunk.

@@ -3,6 +3,7 @@
 
 mod explain;
 mod groups;
+mod held;
 mod host;
 mod options;
 mod params;
@@ -250,5 +251,7 @@ fn library_workspace(training: &Training, device: &Device) -> Bytes {
     }
 }
 
+#[cfg(test)]
+mod frameworks;
 #[cfg(test)]
 mod tests;

@@ -3,8 +3,8 @@
 
 use plimsoll_model::arch::{ModelKind, NormKind};
 use plimsoll_model::build::{
-    Adapters, AttentionStyle, BuildOptions, LossStyle, NormStyle, RotaryStyle, SoftmaxStyle, Style,
-    Trainable,
+    Adapters, AttentionStyle, BuildOptions, FrozenBase, HeldLogits, LossStyle, NormStyle,
+    RotaryStyle, SoftmaxStyle, Style, Trainable,
 };
 use plimsoll_model::graph::Hold;
 use plimsoll_model::{Architecture, Part};
@@ -13,8 +13,8 @@ use plimsoll_units::DType;
 use super::params::Shards;
 use crate::EstimateError;
 use crate::request::{
-    AttentionKernel, Checkpointing, Lora, LoraTargets, Loss, Method, Stack, Strategy, Training,
-    ZeroStage,
+    AdapterKind, AttentionKernel, Checkpointing, Lora, LoraTargets, Loss, Method, Stack, Strategy,
+    Training, WeightQuantization, ZeroStage,
 };
 
 /// How the graph of `model` is built for this request.
@@ -26,7 +26,7 @@ pub fn build_options(
     let precision = &training.precision;
     let (adapters, base) = match &training.method {
         Method::Lora(lora) => {
-            (Some(adapters(lora, training, strategy)), lora.base.map(|b| (b.dtype, b.dequantizes)))
+            (Some(adapters(lora, training, strategy)), lora.base.map(|b| frozen_base(b, training)))
         }
         _ => (None, None),
     };
@@ -59,19 +59,31 @@ pub fn build_options(
                 training.stack,
                 Stack::Transformers | Stack::TransformersFused | Stack::TransformersLiger
             ),
-        returns_wide: training.loss == Loss::Returned,
+        // Fabric returns outputs in torch's default type.
+        wide_logits: training.stack == Stack::LitGpt,
         hold_logits: match training.stack {
             _ if training.loss == Loss::Returned => Some(Hold::Backward),
             Stack::Transformers if own_loss(model) => Some(Hold::Backward),
             Stack::TransformersFused if training.loss == Loss::Fused => Some(Hold::Backward),
+            // LitGPT's pretraining takes the loss in a function that returns it; its fine-tuning has `logits = model(x)`
+            // in the loop.
+            Stack::LitGpt if whole_logits(training) => None,
+            Stack::LitGpt => Some(Hold::Reassigned),
+            Stack::Torchtune if whole_logits(training) => Some(Hold::Backward),
             // `logits = model(x)` in the loop.
-            Stack::Plain | Stack::LitGpt | Stack::Torch => Some(Hold::Backward),
+            Stack::Plain | Stack::Torch => Some(Hold::Backward),
             // The output object of a Transformers model, dropped when the trainer returns the loss.
             Stack::Transformers
             | Stack::TransformersFused
             | Stack::TransformersLiger
             | Stack::Foundry => Some(Hold::Forward),
             _ => None,
+        },
+        held: match training.loss {
+            Loss::Returned => HeldLogits::Widened,
+            Loss::Shifted { in_model: true } if !own_loss(model) => HeldLogits::Widened,
+            _ if training.stack == Stack::Torchtune => HeldLogits::Shifted,
+            _ => HeldLogits::Made,
         },
         tensor: sharding.tensor.max(1),
         sequence_parallel: sharding.sequence,
@@ -109,6 +121,7 @@ pub(super) fn validate(
     }
     if let Method::Lora(lora) = &training.method
         && lora.rank == 0
+        && lora.kind == AdapterKind::LowRank
     {
         return invalid("rank", "0".into(), "a rank of at least 1", "use --rank 16");
     }
@@ -243,7 +256,14 @@ fn style(model: &Architecture, training: &Training) -> Style {
         Stack::Torchtitan | Stack::Torchtune => {
             Style { rotary: RotaryStyle::Complex, repeat_kv: true, fused_bias: true, ..plain }
         }
-        Stack::LitGpt => Style { repeat_kv: true, fused_qkv: true, fused_bias: true, ..plain },
+        Stack::LitGpt => Style {
+            repeat_kv: true,
+            fused_qkv: true,
+            fused_bias: true,
+            splits_gate_up: true,
+            context_copy: true,
+            ..plain
+        },
         Stack::Megatron => Style { fused_bias: true, regather: true, ..fused },
         Stack::Foundry => Style { fused_bias: true, ..plain },
         Stack::Plain => Style { composed_silu: true, ..plain },
@@ -259,19 +279,39 @@ fn loss(model: &Architecture, training: &Training) -> LossStyle {
         ModelKind::ImageClassifier | ModelKind::Contrastive | ModelKind::Encoder
     );
     let tokens = training.batch.saturating_mul(training.sequence);
-    let chunked =
-        |tokens, upcast| LossStyle::Chunked { tokens, upcast, recomputes: training.compile };
+    // LitGPT's full fine-tuning shifts whole logits by a slice, which a batch makes a copy; its adapter scripts project
+    // and shift piece by piece.
+    let shifted_copy = training.stack == Stack::LitGpt
+        && training.method == Method::Full
+        && training.batch > 1
+        && !whole_logits(training);
+    let chunked = |tokens, upcast| LossStyle::Chunked {
+        tokens,
+        upcast,
+        recomputes: training.compile,
+        shifted_copy,
+    };
     match training.loss {
-        Loss::CrossEntropy if training.stack == Stack::Transformers && own_loss(model) => {
+        Loss::CrossEntropy | Loss::Shifted { .. }
+            if training.stack == Stack::Transformers && own_loss(model) =>
+        {
             LossStyle::CrossEntropy { upcast: false, shifted_copy: true }
         }
         _ if !text => LossStyle::CrossEntropy { upcast: false, shifted_copy: false },
+        // The slice of one sequence is contiguous.
+        Loss::Shifted { .. } => {
+            LossStyle::CrossEntropy { upcast: true, shifted_copy: training.batch > 1 }
+        }
         Loss::Classification => LossStyle::CrossEntropy { upcast: false, shifted_copy: false },
         Loss::Fused if training.stack == Stack::TransformersFused => LossStyle::FusedUpcast,
         Loss::Fused => LossStyle::Fused,
         Loss::FusedLinear => LossStyle::FusedLinear { chunk: 0 },
         Loss::VocabularyParallel => LossStyle::InPlaceUpcast,
         Loss::Returned => LossStyle::CrossEntropy { upcast: true, shifted_copy: false },
+        // torchtune before its chunked loss (0.3): F32 logits, shifted by hand in the loop.
+        Loss::Chunked { .. } if training.stack == Stack::Torchtune && whole_logits(training) => {
+            LossStyle::CrossEntropy { upcast: true, shifted_copy: true }
+        }
         Loss::Chunked { tokens } => chunked(tokens, training.stack != Stack::LitGpt),
         Loss::CrossEntropy => match training.stack {
             Stack::Megatron => LossStyle::InPlaceUpcast,
@@ -283,6 +323,25 @@ fn loss(model: &Architecture, training: &Training) -> LossStyle {
             }
             _ => LossStyle::CrossEntropy { upcast: true, shifted_copy: false },
         },
+    }
+}
+
+/// Whether a framework that can take the loss in pieces takes it over all logits at once: LitGPT's pretraining scripts,
+/// early torchtune.
+fn whole_logits(training: &Training) -> bool {
+    matches!(training.loss, Loss::Chunked { tokens }
+        if tokens >= training.batch.saturating_mul(training.sequence))
+}
+
+/// How frozen matrices are stored. Fabric's bitsandbytes plugin makes blocks of F16 copies of the weights, and so the
+/// kernel dequantizes to F16.
+fn frozen_base(base: WeightQuantization, training: &Training) -> FrozenBase {
+    let fabric = training.stack == Stack::LitGpt && matches!(base.dtype, DType::Nf4 | DType::Nf4Dq);
+    FrozenBase {
+        dtype: base.dtype,
+        dequantizes: base.dequantizes,
+        written_as: fabric.then_some(DType::F16),
+        keeps_inputs: base.keeps_inputs,
     }
 }
 
@@ -303,6 +362,7 @@ fn adapters(lora: &Lora, training: &Training, strategy: &Strategy) -> Adapters {
         false => lora.dtype,
     };
     Adapters {
+        kind: lora.kind,
         rank: lora.rank,
         parts: lora_parts(&lora.targets),
         dtype,
@@ -357,9 +417,14 @@ fn parts_of_name(name: &str) -> Vec<Part> {
     use Part::*;
     let last = name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase();
     match last.as_str() {
-        "q_proj" | "query" | "q" | "wq" | "q_lin" => vec![Query],
-        "k_proj" | "key" | "k" | "wk" | "k_lin" => vec![Key],
-        "v_proj" | "value" | "v" | "wv" | "v_lin" => vec![Value],
+        // LitGPT names what one fused matrix holds.
+        "query" => vec![Query, Qkv],
+        "key" => vec![Key, Qkv],
+        "value" => vec![Value, Qkv],
+        "lm_head" | "head" => vec![Head],
+        "q_proj" | "q" | "wq" | "q_lin" => vec![Query],
+        "k_proj" | "k" | "wk" | "k_lin" => vec![Key],
+        "v_proj" | "v" | "wv" | "v_lin" => vec![Value],
         "c_attn" | "query_key_value" | "qkv_proj" | "wqkv" | "w_pack" | "qkv" | "attn" => {
             vec![Qkv, Query, Key, Value]
         }

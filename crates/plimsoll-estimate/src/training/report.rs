@@ -150,6 +150,7 @@ fn loss(loss: Loss) -> String {
         Loss::Chunked { tokens } => format!("cross-entropy in chunks of {tokens} tokens"),
         Loss::FusedLinear => "fused linear cross-entropy, no logits".to_owned(),
         Loss::Fused => "fused cross-entropy, gradient in place".to_owned(),
+        Loss::Shifted { .. } => "on a shifted copy of F32 logits".to_owned(),
         Loss::Classification => "a class per sequence".to_owned(),
     }
 }

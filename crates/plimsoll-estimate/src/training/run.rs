@@ -102,6 +102,8 @@ pub(super) struct Simulation<'a> {
     /// Reduction buffer of the stage before, still in flight.
     pub reducing: Vec<TensorId>,
     pub autocast_cache: Vec<TensorId>,
+    /// What a finished graph still holds: variables of the loop and attributes of nodes.
+    pub outliving: Vec<TensorId>,
     pub misc: Misc,
     pub shards: Shards,
     /// What DeepSpeed's engine holds, where it runs the step.
@@ -210,6 +212,7 @@ impl<'a> Simulation<'a> {
             unreduced: Vec::new(),
             reducing: Vec::new(),
             autocast_cache: Vec::new(),
+            outliving: Vec::new(),
             misc,
             shards: Shards::of(run.strategy.sharding.zero),
             engine: Engine::default(),
@@ -688,6 +691,10 @@ impl<'a> Simulation<'a> {
                         self.t.free(id);
                     }
                 }
+                Step::Outlive { slot } => {
+                    self.outliving.extend(micro.slots[stage][slot as usize].take());
+                }
+                Step::Reassign => self.free_outliving(0),
                 Step::RetainInput(i) => self.refer(micro, s.inputs.get(i as usize), true),
                 Step::ReleaseInput(i) => self.refer(micro, s.inputs.get(i as usize), false),
                 Step::RetainOutput(i) => self.refer(micro, s.outputs.get(i as usize), true),
@@ -747,6 +754,7 @@ impl<'a> Simulation<'a> {
                 self.gather(stage, true);
             }
             self.prefetch(&before, true);
+            let before = self.outliving.len();
             if *checkpointed {
                 self.recompute(micro, unit);
             }
@@ -759,6 +767,13 @@ impl<'a> Simulation<'a> {
                     self.reshard(stage);
                 }
             }
+            // The graph of a recomputed unit goes with it.
+            if *checkpointed {
+                self.free_outliving(before);
+            }
+        }
+        if !self.graph_outlives() {
+            self.free_outliving(0);
         }
         self.end_root();
     }

@@ -26,6 +26,12 @@ pub(super) enum Step {
     Free {
         slot: Slot,
     },
+    /// Its variable or node lives on after the pass.
+    Outlive {
+        slot: Slot,
+    },
+    /// The training loop assigns its variable anew: the graph that it held goes.
+    Reassign,
     /// A boundary value gains or loses a reference.
     RetainInput(u8),
     ReleaseInput(u8),
@@ -124,6 +130,8 @@ struct Storage {
     home: Home,
     refs: u32,
     bytes: Bytes,
+    /// Lives beyond the pass that gives up its last reference.
+    outlives: bool,
 }
 
 type StorageId = usize;
@@ -179,7 +187,7 @@ impl Compiler<'_> {
         self.slots += 1;
         let label = self.label(label);
         self.steps.push(Step::Alloc { slot, bytes, category, label });
-        self.storages.push(Storage { home: Home::Slot(slot), refs: 1, bytes });
+        self.storages.push(Storage { home: Home::Slot(slot), refs: 1, bytes, outlives: false });
         self.storages.len() - 1
     }
 
@@ -204,6 +212,9 @@ impl Compiler<'_> {
         match storage.home {
             Home::Input(i) => self.steps.push(Step::ReleaseInput(i)),
             Home::Output(i) => self.steps.push(Step::ReleaseOutput(i)),
+            Home::Slot(slot) if storage.refs == 0 && storage.outlives => {
+                self.steps.push(Step::Outlive { slot });
+            }
             Home::Slot(slot) if storage.refs == 0 => self.steps.push(Step::Free { slot }),
             Home::Slot(_) => {}
         }
@@ -227,7 +238,8 @@ impl Compiler<'_> {
             self.uses[source.0 as usize] += self.uses[gathered.0 as usize];
         }
         for i in 0..self.block.inputs {
-            self.storages.push(Storage { home: Home::Input(i as u8), refs: 1, bytes: Bytes::ZERO });
+            let home = Home::Input(i as u8);
+            self.storages.push(Storage { home, refs: 1, bytes: Bytes::ZERO, outlives: false });
             self.values[i as usize] = Some(self.storages.len() - 1);
             if self.uses[i as usize] == 0 {
                 self.release(self.storages.len() - 1);
@@ -280,13 +292,18 @@ impl Compiler<'_> {
                 self.keep_core_inputs(index);
             }
             self.apply(index, !core, false);
+            let reassigned = |v: &ValueId| self.block.held.contains(&(*v, Hold::Reassigned));
+            if self.block.nodes[index].outputs.iter().any(reassigned) {
+                self.steps.push(Step::Reassign);
+            }
         }
         for (value, hold) in &self.block.held {
             match hold {
                 Hold::Forward => self.used(*value, true),
                 // The variable's reference is given back at the very end of backward.
-                Hold::Backward => {
+                Hold::Backward | Hold::Reassigned => {
                     if let Some(id) = self.values[value.0 as usize].take() {
+                        self.storages[id].outlives |= *hold == Hold::Reassigned;
                         self.saved.push(vec![id]);
                     }
                 }
@@ -349,7 +366,12 @@ impl Compiler<'_> {
                 }
                 (false, Some(slot)) => {
                     let bytes = self.bytes(*output);
-                    self.storages.push(Storage { home: Home::Slot(slot), refs: 1, bytes });
+                    self.storages.push(Storage {
+                        home: Home::Slot(slot),
+                        refs: 1,
+                        bytes,
+                        outlives: false,
+                    });
                     self.storages.len() - 1
                 }
                 (false, None) => {
@@ -378,6 +400,7 @@ impl Compiler<'_> {
                 {
                     self.retain(id);
                     self.saved[index].push(id);
+                    self.storages[id].outlives |= rule.inputs_outlive;
                 }
             }
         }
@@ -449,6 +472,7 @@ impl Compiler<'_> {
             home: Home::Slot(gradient_slot),
             refs: 1,
             bytes: Bytes::ZERO,
+            outlives: false,
         });
         if let Some(output) = self.block.outputs.first() {
             let bytes = self.bytes(*output);

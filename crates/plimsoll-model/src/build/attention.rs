@@ -4,8 +4,8 @@
 use plimsoll_units::{DType, Dim, Shape};
 
 use super::BuildError;
-use super::block::BlockBuilder;
-use super::options::{AttentionStyle, RotaryStyle, SoftmaxStyle};
+use super::block::{AdapterShape, BlockBuilder};
+use super::options::{AdapterKind, AttentionStyle, RotaryStyle, SoftmaxStyle};
 use crate::arch::{
     Attention, Embedding, LatentAttention, Layer, Mixer, Norm, Positions, QkNorm, Span, StackRole,
 };
@@ -81,7 +81,9 @@ impl BlockBuilder<'_> {
     /// Attention of a sequence to itself, projections included.
     fn self_attention(&mut self, a: &Attention, x: ValueId) -> Result<ValueId, BuildError> {
         let x = self.gathered(x);
-        let (q, k, v) = if a.fused_qkv {
+        let (q, k, v) = if self.joint_adapters() && !a.shares_kv && !a.value_is_key {
+            self.jointly_adapted_qkv(a, x)?
+        } else if a.fused_qkv {
             let qkv = self.linear(Part::Qkv, "qkv", x)?;
             self.split_qkv(a, qkv)
         } else {
@@ -96,7 +98,8 @@ impl BlockBuilder<'_> {
                 (q, k, v)
             }
         };
-        let (q, k, v) = if self.scope.options.style.fused_qkv && !a.fused_qkv {
+        let joined = a.fused_qkv || self.joint_adapters();
+        let (q, k, v) = if self.scope.options.style.fused_qkv && !joined {
             self.sliced_qkv(q, k, v)
         } else {
             (q, k, v)
@@ -133,6 +136,56 @@ impl BlockBuilder<'_> {
         };
         let out = self.linear(Part::Output, "o", context)?;
         Ok(self.reduced(out))
+    }
+
+    /// Whether one pair of adapters stands beside one product for q, k and v.
+    fn joint_adapters(&self) -> bool {
+        let options = self.scope.options;
+        let named = |part| {
+            let adapters = options.adapters.as_ref();
+            adapters.is_some_and(|a| a.kind == AdapterKind::LowRank && a.parts.contains(&part))
+        };
+        options.style.fused_qkv && [Part::Query, Part::Key, Part::Value].into_iter().any(named)
+    }
+
+    /// The product for q, k and v with its adapters, and its slices.
+    fn jointly_adapted_qkv(
+        &mut self,
+        a: &Attention,
+        x: ValueId,
+    ) -> Result<(ValueId, ValueId, ValueId), BuildError> {
+        let options = self.scope.options;
+        let t = options.tensor.max(1);
+        let (heads, kv) = (a.heads.div_ceil(t), a.kv_heads.max(1).div_ceil(t));
+        let parts = [
+            (Part::Query, "q", heads * a.head_dim),
+            (Part::Key, "k", kv * a.head_dim),
+            (Part::Value, "v", kv * a.value_dim),
+        ];
+        let joined = if a.fused_qkv {
+            self.bare_linear(Part::Qkv, "qkv", x)?
+        } else {
+            let mut outputs = Vec::new();
+            for (part, label, _) in parts {
+                outputs.push(self.bare_linear(part, label, x)?);
+            }
+            let width = parts.iter().map(|(.., width)| width).sum::<u64>();
+            let shape = self.shape(x).with_last(width);
+            self.op(Op::Concat, "qkv", &outputs, shape, self.dtype(outputs[0]))
+        };
+        let (rank, named) = options.adapters.as_ref().map_or((0, &[][..]), |a| (a.rank, &a.parts));
+        let adapted: Vec<u64> =
+            parts.iter().filter(|(p, ..)| named.contains(p)).map(|(.., width)| *width).collect();
+        let shape = AdapterShape {
+            low: rank.saturating_mul(adapted.len() as u64),
+            rank,
+            high: adapted.iter().sum(),
+            columns: self.shape(x).last().eval(&plimsoll_units::Bindings::tokens(1, 1)),
+            count: 1,
+            expert: false,
+        };
+        let qkv = self.adapted_as(Part::Qkv, x, joined, shape, None);
+        Ok(self.split_qkv(a, qkv))
     }
 
     /// One product wrote q, k and v next to each other: each slice keeps all three alive. The separate products above
@@ -263,9 +316,11 @@ impl BlockBuilder<'_> {
             self.op(op, "attention", &[q, k, v], context_shape, compute)
         };
         self.core = false;
+        let context = self.prefixed(q, context, core.heads);
         let flat = Shape::new([b, s, (core.heads * core.value_dim).into()]);
-        // One kernel writes [b, s, heads, d] so that the transpose back is a view; a batched product does not.
-        if eager {
+        // One kernel writes as its queries lie, mostly [b, s, heads, d], so that the transpose back is a view; a batched
+        // product does not.
+        if eager || options.style.context_copy {
             self.copy("context", context, flat)
         } else {
             self.view("context", context, flat)

@@ -4,10 +4,11 @@
 use plimsoll_units::{DType, Dim, Shape};
 
 use super::local::local_shard;
+use super::options::AdapterKind;
 use super::{BuildError, Scope};
 use crate::graph::{Block, BlockParam, Hold, Node, ParamId, Value, ValueId};
 use crate::inventory::{Parameter, Part};
-use crate::ops::{Linear, Magnitude, Op, Saves};
+use crate::ops::{Dequantize, Linear, Magnitude, Op, Saves};
 
 pub(crate) struct BlockBuilder<'a> {
     pub scope: &'a Scope<'a>,
@@ -197,10 +198,12 @@ impl<'a> BlockBuilder<'a> {
     pub fn param(&mut self, part: Part, bias: bool) -> Result<ParamId, BuildError> {
         let parameter = self.find(part, bias)?;
         let options = self.scope.options;
-        let trainable = self.trainable && !parameter.frozen;
+        // The second LLaMA-Adapter trains norms.
+        let norms = options.adapters.as_ref().is_some_and(|a| a.kind == AdapterKind::ScaleShift);
+        let trainable = self.trainable && !parameter.frozen || norms && is_norm(part);
         let kept = is_head(part) && !(options.quantize_head && part == Part::Head);
         let quantized = options.base.filter(|_| parameter.is_linear() && !trainable && !kept);
-        let dtype = quantized.map_or(options.weights, |(dtype, _)| dtype);
+        let dtype = quantized.map_or(options.weights, |base| base.dtype);
         Ok(self.declare(parameter, dtype, trainable))
     }
 
@@ -255,6 +258,64 @@ impl<'a> BlockBuilder<'a> {
         x: ValueId,
         params: &[ParamId],
     ) -> Result<ValueId, BuildError> {
+        let out = self.product(part, label, x, params);
+        let weight = self.block_param(params[0]).clone();
+        match &self.scope.options.adapters {
+            Some(a) if a.kind == AdapterKind::ScaleShift => Ok(self.shifted(part, out, &weight)),
+            Some(a) if a.kind == AdapterKind::LowRank && a.parts.contains(&part) => {
+                Ok(self.adapted(part, x, out, params[0]))
+            }
+            _ => Ok(out),
+        }
+    }
+
+    /// `scale * (out + shift)`.
+    fn shifted(&mut self, part: Part, out: ValueId, weight: &BlockParam) -> ValueId {
+        let [shift, scale] = [0, 1]
+            .map(|_| self.adapter_param(part, (1, weight.matrix.0), weight.count, weight.expert));
+        let (shape, dtype) = (self.shape(out), self.dtype(out));
+        let add = Op::Add { in_place: false };
+        let out = self.op_with(add, "adapter.shift", &[out], &[shift], shape.clone(), dtype);
+        self.op_with(Op::Mul, "adapter.scale", &[out], &[scale], shape, dtype)
+    }
+
+    /// What attention to learned tokens adds to the context: it keeps its output, which the gate multiplies.
+    pub fn prefixed(&mut self, q: ValueId, context: ValueId, heads: u64) -> ValueId {
+        if !self.layer.is_some_and(|n| self.scope.prefixes(n)) {
+            return context;
+        }
+        let width = self.shape(context).last().eval(&plimsoll_units::Bindings::tokens(1, 1));
+        let tokens = self.adapter_param(Part::Query, (PREFIX_TOKENS, heads * width), 1, false);
+        let gate = self.adapter_param(Part::Query, (1, heads), 1, false);
+        let (shape, dtype) = (self.shape(context), self.dtype(context));
+        let attend = Op::Unary { saves: Saves::Output };
+        let learned =
+            self.op_with(attend, "prefix.attention", &[q], &[tokens], shape.clone(), dtype);
+        let gated = self.op_with(Op::Mul, "prefix.gate", &[learned], &[gate], shape, dtype);
+        self.add("prefix.add", context, gated)
+    }
+
+    /// The linear map alone, without adapters.
+    pub fn bare_linear(
+        &mut self,
+        part: Part,
+        label: &'static str,
+        x: ValueId,
+    ) -> Result<ValueId, BuildError> {
+        let mut params = vec![self.param(part, false)?];
+        if self.has(part, true) {
+            params.push(self.param(part, true)?);
+        }
+        Ok(self.product(part, label, x, &params))
+    }
+
+    fn product(
+        &mut self,
+        part: Part,
+        label: &'static str,
+        x: ValueId,
+        params: &[ParamId],
+    ) -> ValueId {
         let options = self.scope.options;
         let weight = self.block_param(params[0]).clone();
         let rows = weight.matrix.0;
@@ -264,31 +325,53 @@ impl<'a> BlockBuilder<'a> {
             .then_some(compute);
         let dequantize = options
             .base
-            .filter(|(d, write)| *write && *d == weight.dtype && !d.is_plain())
-            .map(|_| compute);
+            .filter(|base| base.dequantizes && base.dtype == weight.dtype && !base.dtype.is_plain())
+            .map(|base| Dequantize {
+                into: compute,
+                from: base.written_as.unwrap_or(compute),
+                keeps_input: base.keeps_inputs,
+            });
         let op = Op::Linear(Linear {
             weight_cast,
             dequantize,
             fp8: options.fp8 && weight.count == 1 && !is_head(part),
         });
         let shape = self.shape(x).with_last(rows);
-        let out = self.op_with(op, label, &[input], params, shape, compute);
-        match &options.adapters {
-            Some(a) if a.parts.contains(&part) => Ok(self.adapted(part, x, out, params[0])),
-            _ => Ok(out),
-        }
+        self.op_with(op, label, &[input], params, shape, compute)
     }
 
     /// `out + B(A(dropout(x))) * scale`.
     fn adapted(&mut self, part: Part, x: ValueId, out: ValueId, frozen: ParamId) -> ValueId {
-        let weight = &self.block_param(frozen).clone();
+        let rank = self.scope.options.adapters.as_ref().map_or(0, |a| a.rank);
+        let weight = self.block_param(frozen);
+        let (rows, columns) = weight.matrix;
+        let shape = AdapterShape {
+            low: rank,
+            rank,
+            high: rows,
+            columns,
+            count: weight.count,
+            expert: weight.expert,
+        };
+        self.adapted_as(part, x, out, shape, Some(frozen))
+    }
+
+    /// Adapters of `shape` on an output; a smaller B is written into zeros. Without one `frozen` weight beside them they
+    /// are not decomposed.
+    pub fn adapted_as(
+        &mut self,
+        part: Part,
+        x: ValueId,
+        out: ValueId,
+        shape: AdapterShape,
+        frozen: Option<ParamId>,
+    ) -> ValueId {
         let options = self.scope.options;
         let Some(adapters) = &options.adapters else { return out };
-        let (rows, columns) = weight.matrix;
-        let rank = adapters.rank;
-        let a = self.adapter_param(part, (rank, columns), weight);
-        let b = self.adapter_param(part, (rows, rank), weight);
-        let (rank_dim, rows_dim) = (Dim::Const(rank), Dim::Const(rows));
+        let AdapterShape { low, rank, high, columns, count, expert } = shape;
+        let a = self.adapter_param(part, (low, columns), count, expert);
+        let b = self.adapter_param(part, (high, rank), count, expert);
+        let (low_dim, high_dim) = (Dim::Const(low), Dim::Const(high));
         let product = if options.autocast { options.compute } else { adapters.dtype };
         let mut input = x;
         if adapters.casts_input && !options.autocast {
@@ -306,16 +389,20 @@ impl<'a> BlockBuilder<'a> {
         let input = self.cast("lora.cast", input, product);
         let cast = (options.autocast && adapters.dtype != product).then_some(product);
         let linear = || Op::Linear(Linear { weight_cast: cast, dequantize: None, fp8: false });
-        let low_shape = self.shape(x).with_last(rank_dim);
+        let low_shape = self.shape(x).with_last(low_dim);
         let low = self.op_with(linear(), "lora.A", &[input], &[a], low_shape, product);
-        let high_shape = self.shape(x).with_last(rows_dim);
-        let high = self.op_with(linear(), "lora.B", &[low], &[b], high_shape, product);
+        let high_shape = self.shape(x).with_last(high_dim);
+        let mut high = self.op_with(linear(), "lora.B", &[low], &[b], high_shape.clone(), product);
+        if high_shape.last() != self.shape(out).last() {
+            high = self.op(Op::IndexCopy, "lora.pad", &[high], self.shape(out), product);
+        }
         let dtype = self.dtype(out);
-        let update = if adapters.dora {
-            let dropped = adapters.dropout.then_some(input);
-            self.decomposed(part, out, high, dropped, frozen)
-        } else {
-            self.unary(Saves::Nothing, "lora.scale", high)
+        let update = match frozen.filter(|_| adapters.dora) {
+            Some(frozen) => {
+                let dropped = adapters.dropout.then_some(input);
+                self.decomposed(part, out, high, dropped, frozen)
+            }
+            None => self.unary(Saves::Nothing, "lora.scale", high),
         };
         let sum = self.add("lora.add", out, update);
         // PEFT returns the base layer's type.
@@ -342,7 +429,7 @@ impl<'a> BlockBuilder<'a> {
         let identity = columns.saturating_mul(columns);
         let held = identity.saturating_add(matrix).saturating_add(copied);
         let summed = held.saturating_add(matrix.saturating_mul(2));
-        let magnitude = self.adapter_param(part, (1, rows), weight);
+        let magnitude = self.adapter_param(part, (1, rows), weight.count, weight.expert);
         let base = match dropped {
             Some(input) => {
                 let product = Linear { weight_cast: None, dequantize: None, fp8: false };
@@ -364,27 +451,54 @@ impl<'a> BlockBuilder<'a> {
         self.add("dora.sum", base, lora)
     }
 
-    fn adapter_param(&mut self, part: Part, matrix: (u64, u64), of: &BlockParam) -> ParamId {
+    fn adapter_param(
+        &mut self,
+        part: Part,
+        matrix: (u64, u64),
+        count: u64,
+        expert: bool,
+    ) -> ParamId {
         let options = self.scope.options;
         let dtype = options.adapters.as_ref().map_or(DType::F32, |a| a.dtype);
         let one = matrix.0.saturating_mul(matrix.1);
-        let elements = one.saturating_mul(of.count.max(1));
+        let elements = one.saturating_mul(count.max(1));
         self.block.params.push(BlockParam {
             part,
             bias: false,
             elements,
             tensor_elements: one,
-            count: of.count.max(1),
+            count: count.max(1),
             matrix,
             bytes: dtype.bytes(elements),
             dtype,
             trainable: true,
             adapter: true,
-            expert: of.expert,
+            expert,
             tied: false,
         });
         ParamId(self.block.params.len() as u32 - 1)
     }
+}
+
+/// Sizes of one pair of adapters: A is `low x columns`, B `high x rank`. Joint adapters have a larger `low` than `rank`:
+/// one A for several outputs, of which each sees its own part.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AdapterShape {
+    pub low: u64,
+    pub rank: u64,
+    pub high: u64,
+    pub columns: u64,
+    /// Matrices in the row.
+    pub count: u64,
+    /// Of routed experts.
+    pub expert: bool,
+}
+
+/// Learned tokens of a LLaMA-Adapter layer (LitGPT's `adapter_prompt_length`).
+const PREFIX_TOKENS: u64 = 10;
+
+fn is_norm(part: Part) -> bool {
+    matches!(part, Part::Norm1 | Part::Norm2 | Part::FinalNorm)
 }
 
 fn is_head(part: Part) -> bool {

@@ -3,7 +3,7 @@
 use plimsoll_units::{DType, Dim, Shape};
 
 use super::block::BlockBuilder;
-use super::options::LossStyle;
+use super::options::{HeldLogits, LossStyle};
 use super::{BuildError, Scope};
 use crate::arch::{HeadTransform, Norm, StackRole};
 use crate::graph::{Block, Hold, ParamId, ValueId};
@@ -202,12 +202,14 @@ impl Scope<'_> {
                         dtype,
                     );
                 }
-                if let Some(hold) = self.options.hold_logits
-                    && !self.options.returns_wide
-                {
-                    b.hold(logits, hold);
+                if self.options.wide_logits {
+                    logits = b.cast("logits.returned", logits, DType::F32);
                 }
-                if let LossStyle::Chunked { tokens, upcast, recomputes } = style {
+                self.hold(b, logits, HeldLogits::Made);
+                if let LossStyle::Chunked { tokens, upcast, recomputes, shifted_copy } = style {
+                    if shifted_copy {
+                        logits = b.copy("logits.shift", logits, b.shape(logits));
+                    }
                     let chunk = Dim::BATCH.times(self.sequence.clone()).min(tokens);
                     let op = Op::ChunkedCrossEntropy { chunk, upcast, recomputes };
                     return Ok(b.op(op, "cross_entropy", &[logits], scalar, DType::F32));
@@ -233,29 +235,38 @@ impl Scope<'_> {
                 let mut x = logits;
                 if upcast {
                     x = b.cast("logits.upcast", x, wide);
-                }
-                if let Some(hold) = self.options.hold_logits
-                    && self.options.returns_wide
-                {
-                    b.hold(x, hold);
+                    self.hold(b, x, HeldLogits::Widened);
                 }
                 if shifted_copy {
+                    // The loss function's own variable keeps its F32 copy.
+                    if upcast && self.options.held == HeldLogits::Made {
+                        b.hold(x, Hold::Forward);
+                    }
                     x = b.copy("logits.shift", x, b.shape(x));
+                    self.hold(b, x, HeldLogits::Shifted);
                 }
                 let x = b.cast("logits.upcast", x, wide);
-                // Accelerate returns outputs in F32 under mixed precision.
-                if self.options.widens_outputs && b.dtype(logits) != DType::F32 {
-                    let wide_logits = b.cast("logits.returned", logits, DType::F32);
-                    b.hold(wide_logits, self.options.hold_logits.unwrap_or(Hold::Forward));
-                }
                 if self.options.tensor > 1 && self.options.loss_parallel {
                     let op = Op::ShardedCrossEntropy;
                     return Ok(b.op(op, "cross_entropy", &[x], scalar, DType::F32));
                 }
                 let shape = b.shape(x);
                 let log = b.op(Op::Softmax, "log_softmax", &[x], shape, wide);
+                // Accelerate returns outputs in F32 under mixed precision: copies of what is not.
+                let narrow = self.options.held == HeldLogits::Made && b.dtype(logits) != DType::F32;
+                if self.options.widens_outputs && narrow {
+                    let wide_logits = b.cast("logits.returned", logits, DType::F32);
+                    b.hold(wide_logits, self.options.hold_logits.unwrap_or(Hold::Forward));
+                }
                 Ok(b.op(Op::ReduceLast, "nll_loss", &[log], scalar, wide))
             }
+        }
+    }
+
+    /// Holds a form of the logits if it is the one that the program keeps in a variable.
+    fn hold(&self, b: &mut BlockBuilder<'_>, value: ValueId, form: HeldLogits) {
+        if let Some(hold) = self.options.hold_logits.filter(|_| self.options.held == form) {
+            b.hold(value, hold);
         }
     }
 

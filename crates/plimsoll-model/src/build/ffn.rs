@@ -3,7 +3,8 @@
 use plimsoll_units::{DType, Dim, Shape};
 
 use super::BuildError;
-use super::block::BlockBuilder;
+use super::block::{AdapterShape, BlockBuilder};
+use super::options::AdapterKind;
 use crate::arch::{Activation, Ffn, Layer, Mlp, Moe};
 use crate::graph::ValueId;
 use crate::inventory::Part;
@@ -60,7 +61,18 @@ impl BlockBuilder<'_> {
             let up = self.linear(parts.up, "mlp.up", x)?;
             self.activation(mlp.activation, up)
         } else if !self.has(parts.gate, false) && self.has(parts.fused, false) {
-            let both = self.linear(parts.fused, "mlp.gate_up", x)?;
+            let splits = self.scope.options.style.splits_gate_up
+                && self
+                    .scope
+                    .options
+                    .adapters
+                    .as_ref()
+                    .is_none_or(|a| a.kind == AdapterKind::LowRank);
+            let both = if splits {
+                self.bare_linear(parts.fused, "mlp.gate_up", x)?
+            } else {
+                self.linear(parts.fused, "mlp.gate_up", x)?
+            };
             let half = Dim::Const(
                 self.shape(both).last().eval(&plimsoll_units::Bindings::tokens(1, 1)) / 2,
             );
@@ -68,8 +80,13 @@ impl BlockBuilder<'_> {
             if self.scope.options.style.fused_swiglu {
                 self.op(Op::SwiGlu, "mlp.glu", &[both], shape, self.dtype(both))
             } else {
-                let gate = self.op(Op::View, "mlp.gate", &[both], shape.clone(), self.dtype(both));
-                let up = self.op(Op::View, "mlp.up", &[both], shape, self.dtype(both));
+                let dtype = self.dtype(both);
+                let mut gate = self.op(Op::View, "mlp.gate", &[both], shape.clone(), dtype);
+                let mut up = self.op(Op::View, "mlp.up", &[both], shape, dtype);
+                if splits {
+                    (gate, up) =
+                        (self.half_adapted(parts, x, gate), self.half_adapted(parts, x, up));
+                }
                 let act = self.activation(mlp.activation, gate);
                 self.mul("mlp.product", act, up)
             }
@@ -86,6 +103,30 @@ impl BlockBuilder<'_> {
             }
         };
         self.linear(parts.down, "mlp.down", hidden)
+    }
+
+    /// Adapters on one half of a matrix that the published model has in one piece.
+    fn half_adapted(&mut self, parts: Parts, x: ValueId, half: ValueId) -> ValueId {
+        let Some(rank) = self
+            .scope
+            .options
+            .adapters
+            .as_ref()
+            .filter(|a| a.kind == AdapterKind::LowRank && a.parts.contains(&parts.fused))
+            .map(|a| a.rank)
+        else {
+            return half;
+        };
+        let width = |b: &Self, v| b.shape(v).last().eval(&plimsoll_units::Bindings::tokens(1, 1));
+        let shape = AdapterShape {
+            low: rank,
+            rank,
+            high: width(self, half),
+            columns: width(self, x),
+            count: 1,
+            expert: false,
+        };
+        self.adapted_as(parts.fused, x, half, shape, None)
     }
 
     fn activation(&mut self, activation: Activation, x: ValueId) -> ValueId {

@@ -3,7 +3,7 @@
 use plimsoll_units::{DType, Dim, Shape};
 
 use super::block::BlockBuilder;
-use super::options::NormStyle;
+use super::options::{AdapterKind, NormStyle};
 use super::{BuildError, Scope};
 use crate::arch::{Layer, Norm, NormKind, NormPlacement};
 use crate::graph::{Block, ValueId};
@@ -34,6 +34,16 @@ impl Scope<'_> {
     pub(crate) fn input_needs_grad(&self, number: usize) -> bool {
         use super::options::Trainable::*;
         match self.options.trainable {
+            // Nothing learns before the first learned tokens.
+            Adapters { embeddings: false }
+                if self
+                    .options
+                    .adapters
+                    .as_ref()
+                    .is_some_and(|a| a.kind == AdapterKind::Prefix) =>
+            {
+                number > 0 && self.prefixes(number - 1)
+            }
             All | Adapters { .. } => true,
             Last(n) => (number as u64).saturating_add(n) > self.stack.layers.len() as u64,
             Nothing => false,

@@ -11,8 +11,8 @@ mod options;
 mod recurrent;
 
 pub use options::{
-    Adapters, AttentionStyle, BuildOptions, LossStyle, NormStyle, RotaryStyle, SoftmaxStyle, Style,
-    Trainable,
+    AdapterKind, Adapters, AttentionStyle, BuildOptions, FrozenBase, HeldLogits, LossStyle,
+    NormStyle, RotaryStyle, SoftmaxStyle, Style, Trainable,
 };
 
 use plimsoll_units::Dim;
@@ -146,22 +146,26 @@ impl Scope<'_> {
             outputs: vec![current],
             shares: None,
         });
-        let mut known: Vec<(&Layer, bool, Vec<Signature>, BlockId)> = Vec::new();
+        let mut known: Vec<(&Layer, [bool; 3], Vec<Signature>, BlockId)> = Vec::new();
         let parameters = self.signatures();
         let first_layer_stage = graph.stages.len() as u32;
         for (number, layer) in self.stack.layers.iter().enumerate() {
-            let trainable = self.options.trainable.layer(number, self.stack.layers.len());
+            let learns = [
+                self.options.trainable.layer(number, self.stack.layers.len()),
+                self.input_needs_grad(number),
+                self.prefixes(number),
+            ];
             // Equal layers may still hold different parameters (T5's first layer has the relative positions).
             let own = &parameters[number];
-            let same = |(l, t, p, _): &&(&Layer, bool, Vec<Signature>, BlockId)| {
-                *l == layer && *t == trainable && p == own
+            let same = |(l, t, p, _): &&(&Layer, [bool; 3], Vec<Signature>, BlockId)| {
+                *l == layer && *t == learns && p == own
             };
             let block = match known.iter().find(same) {
                 Some((.., block)) => *block,
                 None if self.stack.shared && number > 0 => known[0].3,
                 None => {
                     let block = push_block(graph, self.layer_block(layer, number)?);
-                    known.push((layer, trainable, own.clone(), block));
+                    known.push((layer, learns, own.clone(), block));
                     block
                 }
             };
@@ -194,6 +198,11 @@ impl Scope<'_> {
             shares: None,
         });
         Ok(out)
+    }
+
+    /// Whether layer `number` attends to learned tokens.
+    pub(crate) fn prefixes(&self, number: usize) -> bool {
+        self.options.adapters.as_ref().is_some_and(|a| a.kind.prefixes(number))
     }
 
     /// What each layer's parameters are, by part and size.

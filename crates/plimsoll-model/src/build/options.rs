@@ -24,8 +24,8 @@ pub struct BuildOptions {
     pub trainable: Trainable,
     /// Low-rank adapters, if any.
     pub adapters: Option<Adapters>,
-    /// Storage of frozen matrices and whether a dequantized copy is written at each use.
-    pub base: Option<(DType, bool)>,
+    /// Storage of frozen matrices.
+    pub base: Option<FrozenBase>,
     /// The output projection is quantized like any linear layer.
     pub quantize_head: bool,
     /// Dropout where the model has it.
@@ -34,10 +34,13 @@ pub struct BuildOptions {
     pub loss: LossStyle,
     /// The model's outputs are copied to F32 (accelerate's wrapper under mixed precision).
     pub widens_outputs: bool,
+    /// The wrapper around the model returns F32 logits, and the loss runs on those (Lightning Fabric under `-true`
+    /// precisions).
+    pub wide_logits: bool,
     /// How long the program keeps the logits alive beyond their use.
     pub hold_logits: Option<Hold>,
-    /// The model itself returns F32 logits, and those are what `hold_logits` holds.
-    pub returns_wide: bool,
+    /// Which form of them.
+    pub held: HeldLogits,
     /// Tensor-parallel ranks.
     pub tensor: u64,
     /// Norm and dropout regions are split along the sequence.
@@ -68,8 +71,9 @@ impl Default for BuildOptions {
             dropout: false,
             loss: LossStyle::CrossEntropy { upcast: true, shifted_copy: false },
             widens_outputs: false,
+            wide_logits: false,
             hold_logits: None,
-            returns_wide: false,
+            held: HeldLogits::Made,
             tensor: 1,
             sequence_parallel: false,
             loss_parallel: false,
@@ -78,6 +82,19 @@ impl Default for BuildOptions {
             imbalance_permille: 1000,
         }
     }
+}
+
+/// Storage of frozen matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrozenBase {
+    /// Block type.
+    pub dtype: DType,
+    /// A dequantized copy is written at each use.
+    pub dequantizes: bool,
+    /// Type that the kernel dequantizes to before the copy is cast to that of the product; `None` where they agree.
+    pub written_as: Option<DType>,
+    /// The product's node keeps its input as an attribute.
+    pub keeps_inputs: bool,
 }
 
 /// How attention is computed.
@@ -106,8 +123,14 @@ pub struct Style {
     pub composed_silu: bool,
     /// K and V are copied to all query heads before attention.
     pub repeat_kv: bool,
-    /// q, k and v are slices of one product even where the published model has three matrices.
+    /// q, k and v are slices of one product even where the published model has three matrices; their adapters are one as
+    /// well: one A for all, one convolution for their B, written into zeros where one of the three has none.
     pub fused_qkv: bool,
+    /// Gate and up are two products, with adapters of their own, even where the published model has one matrix.
+    pub splits_gate_up: bool,
+    /// Queries reach SDPA as `[b, heads, s, d]` in memory (joined from rotated and plain parts), and so its output, which
+    /// is made like them, has to be copied into rows.
+    pub context_copy: bool,
     /// Softmax of eager attention.
     pub softmax: SoftmaxStyle,
     /// Bias, activation and dropout are fused where the model has them.
@@ -125,6 +148,8 @@ impl Default for Style {
             composed_silu: false,
             repeat_kv: false,
             fused_qkv: false,
+            splits_gate_up: false,
+            context_copy: false,
             softmax: SoftmaxStyle::Upcast,
             fused_bias: false,
             regather: false,
@@ -203,9 +228,32 @@ impl Trainable {
     }
 }
 
-/// Low-rank adapters.
+/// Families of adapters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdapterKind {
+    /// LoRA: a pair of thin matrices beside each target.
+    LowRank,
+    /// LLaMA-Adapter: every layer but the first two attends to learned tokens as well, behind a gate for each head.
+    Prefix,
+    /// LLaMA-Adapter v2: besides, a learned shift and scale on the output of every linear layer, and learned norms.
+    ScaleShift,
+}
+
+impl AdapterKind {
+    /// First layer that attends to learned tokens (LitGPT's `adapter_start_layer`).
+    const PREFIX_START: usize = 2;
+
+    /// Whether layer `number` has learned tokens.
+    pub(crate) fn prefixes(self, number: usize) -> bool {
+        self != AdapterKind::LowRank && number >= Self::PREFIX_START
+    }
+}
+
+/// Adapters on a frozen model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapters {
+    /// Which family.
+    pub kind: AdapterKind,
     /// Rank.
     pub rank: u64,
     /// Matrices that have them.
@@ -218,6 +266,17 @@ pub struct Adapters {
     pub casts_input: bool,
     /// Weight-decomposed.
     pub dora: bool,
+}
+
+/// Forms of logits on their way to the loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldLogits {
+    /// As the projection made them (as the model returned them where a wrapper widens its outputs).
+    Made,
+    /// Their F32 copy.
+    Widened,
+    /// The shifted copy.
+    Shifted,
 }
 
 /// How logits become a loss.
@@ -249,6 +308,8 @@ pub enum LossStyle {
         upcast: bool,
         /// Compiled: logits are kept instead of log-probabilities.
         recomputes: bool,
+        /// Of a shifted contiguous copy of all logits.
+        shifted_copy: bool,
     },
     /// No loss: logits are the result.
     Nothing,
