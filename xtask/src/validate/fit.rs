@@ -19,6 +19,8 @@ use super::case::{Case, Kind};
 const LEAST: (usize, usize) = (8, 2);
 /// What of held-out folds is to be covered.
 const GOAL: f64 = 0.86;
+/// What of the cases that they are made from bounds may cover at most: wider ones say little.
+const SPARE: f64 = 0.97;
 /// Miss rates of the order statistics that are tried, in thousandths.
 const MISS: std::ops::RangeInclusive<u32> = 40..=200;
 /// Stretches of the bounds' logarithms that are tried, in hundredths.
@@ -67,7 +69,8 @@ struct Choice {
     width: f64,
 }
 
-/// The narrowest bounds, in the mean over the cases, whose held-out coverage reaches the goal; where none does, the best
+/// The narrowest bounds, in the mean over the cases, that leave some of their own cases out and whose held-out coverage
+/// reaches the goal; where none does, the best
 /// covering ones.
 fn choose(residuals: &[Residual]) -> Choice {
     let mut best: Option<Choice> = None;
@@ -78,6 +81,13 @@ fn choose(residuals: &[Residual]) -> Choice {
             let table = fit(residuals.iter(), miss, stretch);
             let widths = residuals.iter().filter_map(|r| r.keys.iter().find_map(|k| table.get(k)));
             let width = widths.map(|b| (b.high / b.low).ln()).sum::<f64>() / residuals.len() as f64;
+            let own = residuals.iter().filter(|r| {
+                let found = r.keys.iter().find_map(|k| table.get(k));
+                found.is_some_and(|b| (b.low..=b.high).contains(&r.ratio))
+            });
+            if own.count() as f64 > SPARE * residuals.len() as f64 {
+                continue;
+            }
             let new = Choice { miss, stretch, coverage, width };
             let better =
                 best.as_ref().is_none_or(|old| match (old.coverage >= GOAL, coverage >= GOAL) {
