@@ -1,7 +1,7 @@
 //! The readers on small rows: words in, settings out.
 
 use plimsoll_estimate::request::{
-    AttentionKernel, Checkpointing, LoraTargets, Method, Optimizer, OptimizerForm,
+    AdapterKind, AttentionKernel, Checkpointing, LoraTargets, Method, Optimizer, OptimizerForm,
     PipelineSchedule, Precision, ZeroStage,
 };
 use plimsoll_units::DType;
@@ -166,7 +166,7 @@ fn adapters() {
     let dora = json!({"r": 32, "targets": ["q_proj", "v_proj"], "trainable_params": 9_289_728, "type": "LORA"});
     assert!(read(dora).dora);
     let scaled = json!({"adapter": "adapterv2", "trainable_params": 4_279_744});
-    assert_eq!(read(scaled).targets, LoraTargets::AllLinear);
+    assert_eq!(read(scaled).kind, AdapterKind::ScaleShift);
     let saved = json!({"r": 64, "targets": "c_attn", "modules_to_save": "wte,lm_head"});
     assert!(read(saved).train_embeddings);
 }

@@ -277,7 +277,7 @@ fn dora_costs_what_peft_allocates() {
     assert_eq!(decomposed - plain, 4 * (3 * 256 + 2 * 64 + 2 * 704));
     let kept = 2 * 2048 * 4 * (3 * 256 + 2 * 64 + 2 * 704);
     assert!(dora - lora >= kept, "{} of {kept}", dora - lora);
-    let nf4 = Some(WeightQuantization { dtype: DType::Nf4, dequantizes: true });
+    let nf4 = Some(WeightQuantization::of(DType::Nf4));
     let copies = 2 * 4 * (2 * 256 * 256 + 2 * 256 * 64 + 3 * 256 * 704);
     let (_, without) = tuned(true, false, nf4);
     let (_, with) = tuned(true, true, nf4);
