@@ -3,6 +3,7 @@
 //! are read into figures. What comes out is findings: sentences with their numbers that a person can act on.
 
 mod compare;
+mod export;
 mod finding;
 mod findings;
 pub mod message;
@@ -15,6 +16,12 @@ mod tune;
 pub use compare::{
     Change, Difference, Rank, RankShare, Ranks, SettingChange, StackChange, StateDifference, diff,
     ranks,
+};
+#[cfg(feature = "parquet")]
+pub use export::write_parquet;
+pub use export::{
+    Cell, Column, ColumnKind, Export, Format, Table, Written, flame_graph, write_perfetto,
+    write_table,
 };
 pub use finding::{Figure, Finding, Value, Weight};
 pub use findings::{

@@ -4,12 +4,20 @@
 mod command;
 mod log;
 mod response;
+mod snapshot;
 
 pub use command::Modelled;
 pub use log::{LogExplainer, MessageRow, explained_messages};
 pub use response::{
     DevicePart, Explanation, ExplanationKind, FailurePlace, FailureSummary, Finding, LogReport,
     Meaning, SettingRow, SourceSummary, UsageSummary,
+};
+
+pub use plimsoll_explain::Table as ExportTable;
+pub use snapshot::{
+    DIFF_SCHEMA, DeviceReport, DiffResponse, ExportFormat, REPLAY_SCHEMA, ReplayOptions,
+    ReplayResponse, SnapshotExplainer, SnapshotOptions, SnapshotReport, diff_snapshots,
+    export_snapshot, replay_snapshot,
 };
 
 use std::io::{self, Read};

@@ -5,7 +5,7 @@ use plimsoll_explain::{self as explain, Value};
 use plimsoll_units::Bytes;
 use serde::Serialize;
 
-use super::Modelled;
+use super::{Modelled, SnapshotReport};
 use crate::response::{Figure, FigureValue};
 
 /// Why a run ran out of memory, or what it used.
@@ -27,6 +27,9 @@ pub struct Explanation {
     /// Where a log was explained, what it said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<LogReport>,
+    /// Where snapshots were explained, what they show.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotReport>,
     /// The command that models the run before the next attempt; absent where there is nothing to model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_with: Option<Modelled>,
@@ -40,6 +43,8 @@ pub struct Explanation {
 pub enum ExplanationKind {
     /// Logs and messages.
     Log,
+    /// Memory snapshots.
+    Snapshot,
 }
 
 /// One file.

@@ -19,6 +19,7 @@ pub use fragmentation::{Fragmentation, FreePart, Pinned, Unusable};
 pub use leaks::Leak;
 pub use live_set::{CategoryShare, Live, NamedShare, StackShare};
 pub(crate) use live_set::{Sum, frames_in_words, sums};
+pub(crate) use lives::NEVER;
 pub use rules::Doing;
 pub use steps::{Run, StepRule, Steps};
 
