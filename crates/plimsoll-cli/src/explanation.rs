@@ -3,7 +3,9 @@
 use std::fs::File;
 use std::io::{self, Read};
 
-use plimsoll_engine::{EngineError, ExplainInput, ExplainSource, LogExplainer};
+use plimsoll_engine::{
+    EngineError, ExplainInput, ExplainSource, LogExplainer, SnapshotExplainer, SnapshotOptions,
+};
 
 use crate::args::ExplainArgs;
 use crate::exit::{CliError, Exit};
@@ -12,26 +14,49 @@ use crate::{output, render};
 /// Explains the files and prints the answer.
 pub fn run(args: &ExplainArgs) -> Result<Exit, CliError> {
     let mut logs = LogExplainer::new();
+    let mut snapshots = SnapshotExplainer::new(SnapshotOptions {
+        device: args.device,
+        total: args.total.map(|size| size.0),
+        used: args.used.map(|size| size.0),
+        listed: Some(args.top.max(20)),
+    });
+    let mut first: Option<(&str, ExplainInput)> = None;
     for name in &args.files {
         let failed = |error| CliError::Read { path: name.clone(), error };
         let source = ExplainSource::open(open(name).map_err(failed)?).map_err(failed)?;
-        match source.kind() {
+        let kind = source.kind();
+        match first {
+            Some((other, seen)) if seen != kind => return Err(mixed(other, name)),
+            _ => first = Some((name, kind)),
+        }
+        match kind {
             ExplainInput::Log => logs.read(name, source).map_err(failed)?,
+            ExplainInput::Snapshot => snapshots.read(name, source)?,
             kind => return Err(foreign(name, kind).into()),
         }
     }
-    let explanation = logs.finish()?;
+    let explanation = match first {
+        Some((_, ExplainInput::Snapshot)) => snapshots.finish()?,
+        _ => logs.finish()?,
+    };
     let text = if args.json {
         output::json(&explanation)?
     } else {
-        render::explanation(&explanation, output::width())
+        render::explanation(&explanation, args.top, output::width())
     };
     output::print(&text)?;
     Ok(Exit::Success)
 }
 
+fn mixed(first: &str, second: &str) -> CliError {
+    CliError::usage(
+        format!("{first} and {second} are of different kinds"),
+        "explain logs and snapshots one after the other",
+    )
+}
+
 /// The file, or standard input for `-`.
-fn open(name: &str) -> io::Result<Box<dyn Read>> {
+pub fn open(name: &str) -> io::Result<Box<dyn Read>> {
     if name == "-" {
         return Ok(Box::new(io::stdin().lock()));
     }
@@ -45,14 +70,11 @@ fn open(name: &str) -> io::Result<Box<dyn Read>> {
 /// What cannot be explained yet, or at all.
 fn foreign(name: &str, kind: ExplainInput) -> EngineError {
     let (what, cure) = match kind {
-        ExplainInput::Snapshot => (
-            "a pickle, as memory snapshots are",
-            "this version explains logs; give the text that the program printed",
-        ),
         ExplainInput::Compressed => ("compressed twice", "unpack it once"),
-        ExplainInput::Foreign(what) => {
-            (what, "`plimsoll explain` reads logs; `plimsoll estimate` reads models")
-        }
+        ExplainInput::Foreign(what) => (
+            what,
+            "`plimsoll explain` reads logs and memory snapshots; `plimsoll estimate` reads models",
+        ),
         _ => ("something else", "give the text that the program printed"),
     };
     EngineError::NotExplained { name: name.to_owned(), what: what.to_owned(), cure }

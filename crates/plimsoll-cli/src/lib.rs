@@ -14,6 +14,7 @@ mod input;
 mod lists;
 mod output;
 mod render;
+mod snapshots;
 
 use args::{Cli, Command};
 use exit::{CliError, Exit};
@@ -35,6 +36,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Exit {
             estimate(args, &given)
         }
         Command::Explain(args) => explanation::run(args),
+        Command::Replay(args) => snapshots::replay(args),
+        Command::Diff(args) => snapshots::diff(args),
+        Command::Export(args) => snapshots::export(args),
         Command::Models(args) => lists::models(args),
         Command::Gpus(args) => lists::gpus(args),
         Command::Completions { shell } => completions(*shell),

@@ -16,6 +16,14 @@ pub fn print(text: &str) -> Result<(), CliError> {
         .map_err(|error| CliError::Write { what: "the result".to_owned(), error })
 }
 
+/// Writes bytes to stdout as they are.
+pub fn raw(bytes: &[u8]) -> Result<(), CliError> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(bytes)
+        .and_then(|()| out.flush())
+        .map_err(|error| CliError::Write { what: "the result".to_owned(), error })
+}
+
 /// Pretty JSON with a final line break.
 pub fn json<T: Serialize>(value: &T) -> Result<String, CliError> {
     let mut text = serde_json::to_string_pretty(value)

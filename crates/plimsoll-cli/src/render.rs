@@ -10,8 +10,10 @@ use crate::lists;
 
 mod bar;
 mod explanation;
+mod snapshot;
 
 pub use explanation::explanation;
+pub use snapshot::{diff, replay};
 
 const GOOD: Style = AnsiColor::Green.on_default().bold();
 const DOUBTFUL: Style = AnsiColor::Yellow.on_default().bold();

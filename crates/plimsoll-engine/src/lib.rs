@@ -33,6 +33,11 @@ mod workload;
 pub use choice::{Choice, OptionValue, ParseChoiceError, Word};
 pub use error::{EngineError, ErrorKind};
 pub use explain::{
+    DIFF_SCHEMA, DeviceReport, DiffResponse, ExportFormat, ExportTable, REPLAY_SCHEMA,
+    ReplayOptions, ReplayResponse, SnapshotExplainer, SnapshotOptions, SnapshotReport,
+    diff_snapshots, export_snapshot, replay_snapshot,
+};
+pub use explain::{
     DevicePart, EXPLAIN_SCHEMA, EXPLAIN_SNIFF, ExplainInput, ExplainSource, Explanation,
     ExplanationKind, FailurePlace, FailureSummary, Finding, LogExplainer, LogReport, Meaning,
     MessageRow, Modelled, SettingRow, SourceSummary, UsageSummary, explain_input,
@@ -41,6 +46,8 @@ pub use explain::{
 pub use lists::{GpuRow, ModelRow, list_gpus, list_models};
 pub use model::{ConfigSource, ModelFiles, ModelInput, ModelSource, ReadSeek};
 pub use picture::picture;
+/// What a snapshot's analyses hand out, inside their responses.
+pub use plimsoll_explain as analysis;
 pub use plimsoll_units::{Bytes, DType};
 pub use quantity::{
     Dtype, Fraction, ParseFractionError, ParseReleaseError, Release, Size, parse_count,

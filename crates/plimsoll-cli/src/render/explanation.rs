@@ -12,9 +12,10 @@ use super::{BAD, DIM, DOUBTFUL, GOOD, HEAD, figure_text, indent, share, wrap};
 use crate::lists;
 
 /// The whole report, at most `width` columns where words can wrap.
-pub fn explanation(e: &Explanation, width: usize) -> String {
+pub fn explanation(e: &Explanation, top: usize, width: usize) -> String {
     let mut out = String::new();
-    let failed = e.log.as_ref().is_some_and(|l| l.main.is_some());
+    let failed =
+        e.log.as_ref().is_some_and(|l| l.main.is_some()) || e.headline.starts_with("out of memory");
     let style = if failed { BAD } else { GOOD };
     let first = e.headline.split(": ").next().unwrap_or_default();
     let text = wrap(&e.headline, width, 0, 2);
@@ -30,11 +31,17 @@ pub fn explanation(e: &Explanation, width: usize) -> String {
     if let Some(log) = &e.log {
         report(&mut out, log, width);
     }
+    if let Some(snapshot) = &e.snapshot {
+        super::snapshot::report(&mut out, snapshot, top, width);
+    }
     for finding in &e.findings {
         write_finding(&mut out, finding, width);
     }
     if let Some(log) = &e.log {
         before(&mut out, log, width);
+    }
+    if let Some(snapshot) = &e.snapshot {
+        super::snapshot::remarks(&mut out, snapshot, width);
     }
     modelled(&mut out, e, width);
     out
@@ -158,7 +165,7 @@ fn meanings(out: &mut String, figures: &[Meaning], width: usize) {
     out.push('\n');
 }
 
-fn write_finding(out: &mut String, finding: &Finding, width: usize) {
+pub(super) fn write_finding(out: &mut String, finding: &Finding, width: usize) {
     let style = match finding.weight {
         "cause" => BAD,
         "contribution" | "doubt" => DOUBTFUL,

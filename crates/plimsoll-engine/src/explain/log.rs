@@ -149,6 +149,7 @@ fn explanation(log: &Log) -> Explanation {
             .collect(),
         headline: headline(log, &findings),
         log: Some(report(log)),
+        snapshot: None,
         findings: findings.into_iter().map(Into::into).collect(),
         model_with: modelled,
     }

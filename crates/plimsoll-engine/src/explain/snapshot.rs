@@ -12,8 +12,8 @@ use plimsoll_timeline::PyTorchSettings;
 use plimsoll_units::Bytes;
 use serde::Serialize;
 
-use super::response::{Explanation, ExplanationKind, Finding, SourceSummary};
 use super::EXPLAIN_SCHEMA;
+use super::response::{Explanation, ExplanationKind, Finding, SourceSummary};
 use crate::error::EngineError;
 
 /// The schema that [`ReplayResponse`] follows.
@@ -155,7 +155,10 @@ impl SnapshotExplainer {
         self.writer.get_or_insert(writer_words(snapshot.writer));
         self.remarks.extend(snapshot.remarks.iter().map(|remark| format!("{name}: {remark}")));
         self.remarks.extend(snapshot.unknown.iter().map(|unknown| {
-            format!("{name}: key `{}` of {} is not known and was passed over", unknown.key, unknown.place)
+            format!(
+                "{name}: key `{}` of {} is not known and was passed over",
+                unknown.key, unknown.place
+            )
         }));
         let found = match self.options.device {
             Some(device) => vec![device],
@@ -227,7 +230,10 @@ fn headline(report: &DeviceReport, devices: usize) -> String {
         let at = if at.is_empty() { String::new() } else { format!(" at {at}") };
         return format!(
             "out of memory: {which}{} were asked for{at}, {} of the {} that the process had were allocated, {} reserved",
-            failed.rounded, failed.state.in_use.allocated, failed.capacity, failed.state.in_use.reserved
+            failed.rounded,
+            failed.state.in_use.allocated,
+            failed.capacity,
+            failed.state.in_use.reserved
         );
     }
     let peak = &explanation.peak;
@@ -415,11 +421,8 @@ pub fn diff_snapshots(
     let new = one_device(after.0, &new, device)?;
     let difference = explain::diff(&old, &new, listed);
     let (was, is) = (difference.peak.before.allocated, difference.peak.after.allocated);
-    let change = if is >= was {
-        format!("{} more", is - was)
-    } else {
-        format!("{} less", was - is)
-    };
+    let change =
+        if is >= was { format!("{} more", is - was) } else { format!("{} less", was - is) };
     Ok(DiffResponse {
         schema: DIFF_SCHEMA,
         version: env!("CARGO_PKG_VERSION"),
