@@ -70,7 +70,7 @@ pub fn export(args: &ExportArgs) -> Result<Exit, CliError> {
         None if args.file == "-" => "-".to_owned(),
         None => beside(&args.file, args, ending),
     };
-    let mut write = |to: &mut (dyn Write + Send)| {
+    let write = |to: &mut (dyn Write + Send)| {
         let total = args.total.map(|size| size.0);
         export_snapshot(&args.file, reader, args.device, args.rank, total, format, to)
     };
