@@ -95,14 +95,19 @@ impl Finding {
         }
     }
 
-    /// Adds a sentence; its first letter becomes a capital.
+    /// Adds a sentence; its first letter becomes a capital, unless it begins with a name such as `train.py:31`.
     #[must_use]
     pub fn say(mut self, sentence: impl AsRef<str>) -> Finding {
         if !self.sentence.is_empty() {
             self.sentence.push_str(". ");
         }
-        let mut letters = sentence.as_ref().chars();
-        self.sentence.extend(letters.next().into_iter().flat_map(char::to_uppercase));
+        let sentence = sentence.as_ref();
+        let first = sentence.split_whitespace().next().unwrap_or_default();
+        let word = first.trim_end_matches([',', ';', ':']);
+        let mut letters = sentence.chars();
+        if word.chars().all(|c| c.is_alphabetic() || c == '-' || c == '\'') {
+            self.sentence.extend(letters.next().into_iter().flat_map(char::to_uppercase));
+        }
         self.sentence.push_str(letters.as_str());
         self
     }

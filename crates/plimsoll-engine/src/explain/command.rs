@@ -439,6 +439,7 @@ mod tests {
         assert_eq!(id(&["NVIDIA GeForce RTX 4090"], total("23.65GiB")), "rtx-4090");
         assert_eq!(id(&["NVIDIA H100 80GB HBM3"], None), "h100-80g");
         assert_eq!(id(&["NVIDIA H100 80GB HBM3"], total("15.77GiB")), id(&[], total("15.77GiB")));
-        assert_eq!(id(&[], total("177.9GiB")), "none");
+        // Between every card of the catalogue.
+        assert_eq!(id(&[], total("333GiB")), "none");
     }
 }

@@ -200,7 +200,10 @@ impl Teller<'_, '_> {
                 .bytes("held", most.bytes)
                 .count("tensors", most.tensors)
                 .figure("share", Value::Permille(share))
-                .act(cure(most.category))
+                .act(match most.category {
+                    Category::Workspace if of_optimizer(&most.frames) => OPTIMIZER_SCRATCH,
+                    category => cure(category),
+                })
                 .check(self.explain()),
         )
     }
@@ -445,6 +448,14 @@ fn free_words(why: Unusable, verb: bool) -> &'static str {
         (Unusable::TooSmall, false) => "pieces between blocks",
         (why, _) => why.words(),
     }
+}
+
+/// The optimizer's scratch and what avoids it.
+const OPTIMIZER_SCRATCH: &str = "pass fused=True (or foreach=False) to the optimizer: its foreach form makes temporaries as large as the parameters";
+
+/// Whether a stack goes through `torch.optim`.
+fn of_optimizer(frames: &[String]) -> bool {
+    frames.iter().any(|frame| frame.contains("optim/"))
 }
 
 /// What usually makes a category smaller.
