@@ -46,6 +46,11 @@ fn pages() -> anyhow::Result<Vec<(String, String)>> {
             "docs/reference/explain.schema.json".to_owned(),
             schema(plimsoll_engine::schema::explanation())?,
         ),
+        (
+            "docs/reference/replay.schema.json".to_owned(),
+            schema(plimsoll_engine::schema::replay())?,
+        ),
+        ("docs/reference/diff.schema.json".to_owned(), schema(plimsoll_engine::schema::diff())?),
         ("docs/reference/messages.md".to_owned(), messages()),
         ("docs/reference/models.md".to_owned(), models()),
         ("docs/reference/gpus.md".to_owned(), gpus()),

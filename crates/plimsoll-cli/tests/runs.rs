@@ -177,6 +177,75 @@ fn explanations_name_cause_and_cure() {
 }
 
 #[test]
+fn snapshots_are_explained_replayed_and_compared() {
+    for (name, line) in [
+        ("snapshot-explain", "explain ../../../../docs/examples/oom.pickle.gz --top 5"),
+        ("snapshot-ranks", "explain snapshots/before.pickle.gz snapshots/after.pickle.gz --top 3"),
+        ("snapshot-cut", "explain snapshots/cut.pickle --top 3"),
+        ("snapshot-no-device", "explain snapshots/before.pickle.gz --device 3"),
+        ("snapshot-mixed", "explain snapshots/before.pickle.gz logs/train.log"),
+        ("snapshot-replay", "replay snapshots/before.pickle.gz"),
+        (
+            "snapshot-what-if",
+            "replay snapshots/before.pickle.gz --set expandable_segments=true --capacity 24GiB",
+        ),
+        ("snapshot-too-small", "replay snapshots/before.pickle.gz --capacity 3GiB"),
+        ("snapshot-tune", "replay snapshots/before.pickle.gz --tune"),
+        ("snapshot-bad-setting", "replay snapshots/before.pickle.gz --set expandable_segment=true"),
+        ("snapshot-bad-value", "replay snapshots/before.pickle.gz --set max_split_size_mb=3"),
+        ("snapshot-diff", "diff snapshots/before.pickle.gz snapshots/after.pickle.gz --top 4"),
+        ("snapshot-not-one", "replay logs/train.log"),
+        ("snapshot-no-parent", "export snapshots/before.pickle.gz --to html -o absent/x.html"),
+    ] {
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        check(name, &arguments);
+    }
+}
+
+#[test]
+fn json_of_snapshots_names_its_schema_and_says_whether_it_is_exact() {
+    for (line, schema) in [
+        ("explain snapshots/before.pickle.gz --json", "plimsoll.explain/1"),
+        ("replay snapshots/before.pickle.gz --tune --json", "plimsoll.replay/1"),
+        ("diff snapshots/before.pickle.gz snapshots/after.pickle.gz --json", "plimsoll.diff/1"),
+    ] {
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        let output = run(&arguments);
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(json["schema"], schema);
+        if schema == "plimsoll.replay/1" {
+            assert_eq!(json["exact"], true);
+            assert_eq!(json["departures"].as_array().map(Vec::len), Some(0));
+            assert!(json["peak"]["reserved"].as_u64() >= json["peak"]["allocated"].as_u64());
+        }
+    }
+}
+
+#[test]
+fn exports_are_written_whole() {
+    let folder = std::env::temp_dir().join(format!("plimsoll-exports-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    for (to, begin) in [
+        ("html", "<!DOCTYPE html>"),
+        ("perfetto", "{\"displayTimeUnit\""),
+        ("flamegraph.svg", "<svg"),
+        ("csv", "rank,device,block"),
+        ("jsonl", "{\"rank\":7"),
+    ] {
+        let path = folder.join(to);
+        let path = path.to_str().unwrap();
+        let line = ["export", "snapshots/before.pickle.gz", "--to", to, "--rank", "7", "-o", path];
+        let output = run(&line);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&line, &output));
+        let written = fs::read_to_string(path).unwrap();
+        assert!(written.starts_with(begin), "{to}: {}", &written[..40]);
+        let line = ["export", "snapshots/before.pickle.gz", "--to", to, "--rank", "7", "-o", "-"];
+        assert_eq!(String::from_utf8_lossy(&run(&line).stdout), written, "{to}");
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn compressed_logs_and_standard_input_read_the_same() {
     let plain = run(&["explain", "logs/ranks.log", "--json"]);
     let packed = run(&["explain", "logs/ranks.log.gz", "--json"]);

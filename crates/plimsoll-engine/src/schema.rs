@@ -16,3 +16,13 @@ pub fn response() -> Schema {
 pub fn explanation() -> Schema {
     schema_for!(crate::Explanation)
 }
+
+/// The schema of [`ReplayResponse`](crate::ReplayResponse).
+pub fn replay() -> Schema {
+    schema_for!(crate::ReplayResponse)
+}
+
+/// The schema of [`DiffResponse`](crate::DiffResponse).
+pub fn diff() -> Schema {
+    schema_for!(crate::DiffResponse)
+}
