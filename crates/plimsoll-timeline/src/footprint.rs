@@ -157,14 +157,10 @@ pub fn replay_with(
     config: &PyTorchConfig,
     options: &ReplayOptions,
 ) -> Footprint {
-    if PlainAllocator::knows(config) {
-        let mut plain = PlainAllocator::new();
-        if let Ok(footprint) = replay_on(timeline, &mut plain, options)
-            && let Some(segments_peak) = plain.segments()
-            && config.capacity.is_none_or(|capacity| footprint.reserved_peak <= capacity)
-        {
-            return Footprint { segments_peak, ..footprint };
-        }
+    if PlainAllocator::knows(config)
+        && let Some(footprint) = replay_plain(timeline, config, options)
+    {
+        return footprint;
     }
     let mut torch = PyTorchAllocator::new(config.clone());
     let failure = match replay_on(timeline, &mut torch, options) {
@@ -179,6 +175,27 @@ pub fn replay_with(
     // Sizes beyond every address space; sums still show by how much.
     let footprint = replay_on(timeline, &mut Exact::default(), options).unwrap_or_default();
     Footprint { failure: Some(failure), ..footprint }
+}
+
+/// On the lean allocator; `None` where it does not know all of the timeline.
+fn replay_plain(
+    timeline: &Timeline,
+    config: &PyTorchConfig,
+    options: &ReplayOptions,
+) -> Option<Footprint> {
+    let on = |capacity| {
+        let mut plain = PlainAllocator::new(capacity);
+        let replayed = replay_on(timeline, &mut plain, options);
+        let (segments_peak, retries) = plain.counters()?;
+        Some(replayed.map(|footprint| Footprint { segments_peak, retries, ..footprint }))
+    };
+    match on(config.capacity)? {
+        Ok(footprint) => Some(footprint),
+        Err(failure) => {
+            let footprint = on(None)?.ok()?;
+            Some(Footprint { failure: Some(failure), ..footprint })
+        }
+    }
 }
 
 fn with_counters(

@@ -48,8 +48,9 @@ impl Simulation<'_> {
         all.filter(|s| self.is_root(*s)).collect()
     }
 
-    fn group_rows(&self, group: &[usize]) -> Vec<usize> {
-        (0..self.rows.len()).filter(|row| group.contains(&self.rows[*row].stage)).collect()
+    /// Stages of a group come in the order of their rows.
+    fn group_rows(&self, group: &[usize]) -> impl Iterator<Item = usize> {
+        group.iter().flat_map(|stage| self.rows_of[*stage].clone())
     }
 
     fn is_gathered(&self, group: &[usize]) -> bool {
@@ -62,8 +63,7 @@ impl Simulation<'_> {
         if let Some(id) = self.groups.issued[first].take() {
             return id;
         }
-        let rows = self.group_rows(group);
-        let total = rows.iter().map(|row| self.gathered_bytes(*row)).sum();
+        let total = self.group_rows(group).map(|row| self.gathered_bytes(row)).sum();
         self.t.alloc_on(GATHER_STREAM, total, Category::Communication, self.misc.gather)
     }
 
@@ -74,10 +74,12 @@ impl Simulation<'_> {
             if !backward {
                 self.release_held();
             }
-            for row in self.group_rows(&group) {
-                let bytes = self.gathered_bytes(row);
-                let id = self.t.alloc(bytes, Category::Communication, self.misc.gather);
-                self.gathered[self.rows[row].stage].push(id);
+            for &member in &group {
+                for row in self.rows_of[member].clone() {
+                    let bytes = self.gathered_bytes(row);
+                    let id = self.t.alloc(bytes, Category::Communication, self.misc.gather);
+                    self.gathered[member].push(id);
+                }
             }
             match backward {
                 true => self.t.free(buffer),

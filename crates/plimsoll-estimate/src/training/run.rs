@@ -2,6 +2,7 @@
 //! it, and writes the timeline. Tapes say what a stage allocates; this file says when stages run and what happens to
 //! parameters, gradients and shards around them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use plimsoll_model::Graph;
@@ -83,6 +84,8 @@ pub(super) struct Simulation<'a> {
     pub tapes: &'a [Tapes],
     pub t: TimelineBuilder,
     pub rows: Vec<RankParam<'a>>,
+    /// The rows of each stage, which lie side by side.
+    pub rows_of: Vec<Range<usize>>,
     /// Row of each stage's parameter.
     pub row_of: Vec<Vec<Option<usize>>>,
     pub gradients: Vec<Option<TensorId>>,
@@ -219,6 +222,7 @@ impl<'a> Simulation<'a> {
             groups: Groups::new(run.graph.stages.len()),
             host: Host::default(),
             host_gradients: vec![false; rows.len()],
+            rows_of: rows_of_stages(&rows, run.graph.stages.len()),
             rows,
             t,
         }
@@ -874,6 +878,17 @@ impl<'a> Simulation<'a> {
             self.t.free(id);
         }
     }
+}
+
+/// The rows of each stage: [`rank_params`] goes stage by stage.
+fn rows_of_stages(rows: &[RankParam<'_>], stages: usize) -> Vec<Range<usize>> {
+    let mut of = vec![0..0; stages];
+    let mut first = 0;
+    for part in rows.chunk_by(|a, b| a.stage == b.stage) {
+        of[part[0].stage] = first..first + part.len();
+        first += part.len();
+    }
+    of
 }
 
 /// About how many events a run writes.

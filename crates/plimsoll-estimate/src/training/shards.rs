@@ -71,10 +71,9 @@ impl Simulation<'_> {
     /// Reduces what a pipeline added up, group by group.
     pub(super) fn reduce_unsharded(&mut self) {
         for stage in (0..self.run.graph.stages.len()).rev() {
-            let of_stage = |row: &usize| self.rows[*row].stage == stage;
-            let rows: Vec<usize> = (0..self.rows.len()).filter(of_stage).collect();
+            let rows = self.rows_of[stage].clone();
             let full: Vec<_> =
-                rows.into_iter().filter_map(|r| Some((r, self.unsharded[r].take()?))).collect();
+                rows.filter_map(|row| Some((row, self.unsharded[row].take()?))).collect();
             self.reduce_group(full);
         }
         self.free_reducing();

@@ -1,8 +1,8 @@
-//! The caching allocator under its default settings and nothing else: no limits, no pools, no frees that wait. It is
-//! what predicted timelines are replayed on, some hundreds of times where changes or sizes are searched, so it is made
-//! for speed: blocks know their class of size, and a size that was asked for before is found by one look. What it does
-//! not know it refuses; [`PyTorchAllocator`](super::PyTorchAllocator) is the law, and a property test holds the two
-//! together event by event.
+//! The caching allocator under its default settings on a device of some capacity, and nothing else: no further limits,
+//! no pools, no frees that wait. It is what predicted timelines are replayed on, some hundreds of times where changes or
+//! sizes are searched, so it is made for speed: blocks know their class of size, and a size that was asked for before is
+//! found by one look. What it does not know it refuses; [`PyTorchAllocator`](super::PyTorchAllocator) is the law, and a
+//! property test holds the two together event by event.
 
 use std::num::NonZeroU32;
 
@@ -182,40 +182,64 @@ pub(crate) struct PlainAllocator {
     /// Small and large requests of each stream.
     lanes: Vec<Lane>,
     usage: Usage,
+    /// What the device has; `None` for as much as is asked for.
+    capacity: Option<Bytes>,
+    /// Where the next segment begins. Addresses grow, and none is used twice.
+    next_address: u64,
     segments: u64,
+    segments_peak: u64,
+    retries: u64,
     /// Something happened that only the full allocator knows.
     beyond: bool,
 }
 
 impl PlainAllocator {
-    /// An allocator that holds nothing yet.
-    pub fn new() -> Self {
+    /// An allocator that holds nothing yet, on a device with that much to give.
+    pub fn new(capacity: Option<Bytes>) -> Self {
         PlainAllocator {
             blocks: vec![VACANT],
             vacant: Vec::new(),
             lanes: Vec::new(),
             usage: Usage::default(),
+            capacity,
+            next_address: 0,
             segments: 0,
+            segments_peak: 0,
+            retries: 0,
             beyond: false,
         }
     }
 
-    /// Whether it knows these settings. It knows no capacity either: what it replays is right as long as it never
-    /// reserves more.
+    /// Whether it knows these settings.
     pub fn knows(config: &PyTorchConfig) -> bool {
         PyTorchConfig { capacity: None, ..config.clone() } == PyTorchConfig::default()
     }
 
-    /// Segments made, all of which it still holds; `None` after something that it does not know.
-    pub fn segments(&self) -> Option<u64> {
-        (!self.beyond).then_some(self.segments)
+    /// Segments held at once, at most, and times that cached ones were given back to serve a request; `None` after
+    /// something that it does not know, and then its errors say nothing either.
+    pub fn counters(&self) -> Option<(u64, u64)> {
+        (!self.beyond).then_some((self.segments_peak, self.retries))
     }
 
+    /// A request that it does not know how to serve.
     #[cold]
-    fn refuse(&self, requested: Bytes) -> OutOfMemory {
+    fn refuse(&mut self, requested: Bytes) -> OutOfMemory {
+        self.beyond = true;
+        self.out_of_memory(requested, requested, requested)
+    }
+
+    /// A request that found no room.
+    #[cold]
+    fn no_room(&self, requested: Bytes, size: u64) -> OutOfMemory {
+        let rounded = Bytes::new(size);
+        let segment = PyTorchConfig::default().segment_size(rounded);
+        self.out_of_memory(requested, rounded, segment)
+    }
+
+    fn out_of_memory(&self, requested: Bytes, rounded: Bytes, segment: Bytes) -> OutOfMemory {
         let Usage { allocated, reserved, .. } = self.usage;
-        let (rounded, segment) = (requested, requested);
-        OutOfMemory { requested, rounded, segment, allocated, reserved, free: None }
+        let free = self.capacity.map(|capacity| capacity.saturating_sub(reserved));
+        OutOfMemory { requested, rounded, segment, allocated, reserved, free }
     }
 
     fn insert_block(&mut self, block: Block) -> u32 {
@@ -235,14 +259,53 @@ impl PlainAllocator {
     #[cold]
     fn grow(&mut self, size: u64, lane: u16) -> Option<u32> {
         let segment = PyTorchConfig::default().segment_size(Bytes::new(size)).get();
-        // Addresses grow with what is reserved: nothing is ever given back.
-        let address = self.usage.reserved.get();
-        let class = self.lanes[lane as usize].class(segment);
+        if !self.has_room(segment) {
+            self.give_back();
+            self.retries += 1;
+            if !self.has_room(segment) {
+                return None;
+            }
+        }
+        let (address, next_address) = (self.next_address, self.next_address + segment);
+        if next_address > MOST || !segment.is_multiple_of(LARGE_ROUNDING) {
+            self.beyond = true;
+            return None;
+        }
+        self.next_address = next_address;
         self.usage.reserved += Bytes::new(segment);
         self.segments += 1;
-        let fits = self.usage.reserved.get() <= MOST && segment.is_multiple_of(LARGE_ROUNDING);
-        let block = Block { address, size: segment, class, lane, ..VACANT };
-        fits.then(|| self.insert_block(block))
+        self.segments_peak = self.segments_peak.max(self.segments);
+        let class = self.lanes[lane as usize].class(segment);
+        Some(self.insert_block(Block { address, size: segment, class, lane, ..VACANT }))
+    }
+
+    /// Whether the device has room for a segment.
+    fn has_room(&self, segment: u64) -> bool {
+        let after = self.usage.reserved + Bytes::new(segment);
+        self.capacity.is_none_or(|capacity| after <= capacity)
+    }
+
+    /// Gives back every segment that is one free block.
+    fn give_back(&mut self) {
+        for lane in &mut self.lanes {
+            for class in &mut lane.classes {
+                let blocks = &mut self.blocks;
+                class.free.retain(|&(_, id)| {
+                    let Block { prev, next, size, .. } = blocks[id as usize];
+                    let whole = prev == NONE && next == NONE;
+                    if whole {
+                        blocks[id as usize] = VACANT;
+                        self.vacant.push(id);
+                        self.usage.reserved -= Bytes::new(size);
+                        self.segments -= 1;
+                    }
+                    !whole
+                });
+                if class.free.is_empty() {
+                    lane.occupied[class.rank as usize / 64] &= !(1 << (class.rank % 64));
+                }
+            }
+        }
     }
 
     /// Cuts the front off a block that is in no list; the rest keeps the block's number and becomes free.
@@ -288,6 +351,7 @@ impl Allocator for PlainAllocator {
         let crowded = list.classes.len() > MOST_CLASSES;
         let mut id = match found.or_else(|| self.grow(size, lane)) {
             Some(id) if !crowded && id < u32::MAX - 1 => id,
+            None if !crowded => return Err(self.no_room(requested, size)),
             _ => return Err(self.refuse(requested)),
         };
         let remaining = self.blocks[id as usize].size - size;
@@ -437,17 +501,25 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn equals_the_full_allocator(steps in prop::collection::vec(step(), 1..2500)) {
-            let mut plain = PlainAllocator::new();
-            let mut torch = PyTorchAllocator::new(PyTorchConfig::default());
+        fn equals_the_full_allocator(
+            steps in prop::collection::vec(step(), 1..2500),
+            capacity in prop::option::of((0..2000u64).prop_map(Bytes::mib)),
+        ) {
+            let config = PyTorchConfig { capacity, ..PyTorchConfig::default() };
+            let mut plain = PlainAllocator::new(capacity);
+            let mut torch = PyTorchAllocator::new(config);
             let mut live = Vec::new();
             for step in steps {
                 let at = match step {
                     Step::Alloc(size, stream) => {
-                        let a = plain.allocate(Bytes::new(size), stream).unwrap();
-                        let b = torch.malloc(Bytes::new(size), stream).unwrap();
-                        prop_assert_eq!(plain.allocated_size(&a), torch.block_size(&b));
-                        live.push((a, b));
+                        let a = plain.allocate(Bytes::new(size), stream);
+                        match (a, torch.malloc(Bytes::new(size), stream)) {
+                            (Ok(a), Ok(b)) => {
+                                prop_assert_eq!(plain.allocated_size(&a), torch.block_size(&b));
+                                live.push((a, b));
+                            }
+                            (a, b) => prop_assert_eq!(a.err(), b.err()),
+                        }
                         None
                     }
                     Step::Free(n) => Some(n),
@@ -461,21 +533,27 @@ mod tests {
                 }
                 prop_assert_eq!(plain.usage(), torch.usage());
             }
-            prop_assert_eq!(plain.segments(), Some(torch.statistics().all.segment.peak));
+            let statistics = torch.statistics();
+            let counters = (statistics.all.segment.peak, statistics.num_alloc_retries);
+            prop_assert_eq!(plain.counters(), Some(counters));
         }
     }
 
     #[test]
     fn what_it_does_not_know_is_refused() {
-        let mut plain = PlainAllocator::new();
-        assert!(plain.allocate(Bytes::new(MOST + 1), 0).is_err());
-        assert!(plain.allocate(Bytes::new(1), u16::MAX).is_err());
-        assert_eq!(plain.segments(), Some(0));
+        for (size, stream) in [(MOST + 1, 0), (1, u16::MAX)] {
+            let mut plain = PlainAllocator::new(None);
+            assert_eq!(plain.counters(), Some((0, 0)));
+            assert!(plain.allocate(Bytes::new(size), stream).is_err());
+            assert_eq!(plain.counters(), None);
+        }
+        let mut plain = PlainAllocator::new(None);
         plain.empty_cache();
-        assert_eq!(plain.segments(), None);
-        let mut crowded = PlainAllocator::new();
+        assert_eq!(plain.counters(), None);
+        let mut crowded = PlainAllocator::new(None);
         let more = (1..2 * MOST_CLASSES as u64)
             .map(|n| crowded.allocate(Bytes::mib(20) + Bytes::new(n * MIN_BLOCK), 0));
         assert!(more.last().is_some_and(|last| last.is_err()));
+        assert_eq!(crowded.counters(), None);
     }
 }
