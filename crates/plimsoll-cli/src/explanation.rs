@@ -20,17 +20,26 @@ pub fn run(args: &ExplainArgs) -> Result<Exit, CliError> {
         used: args.used.map(|size| size.0),
         listed: Some(args.top.max(20)),
     });
+    if args.files.iter().filter(|name| *name == "-").count() > 1 {
+        return Err(CliError::usage("- is named twice", "standard input can be read once"));
+    }
     let mut first: Option<(&str, ExplainInput)> = None;
     for name in &args.files {
         let failed = |error| CliError::Read { path: name.clone(), error };
-        let source = ExplainSource::open(open(name).map_err(failed)?).map_err(failed)?;
+        let source = open(name).map_err(failed)?;
+        let source = ExplainSource::open(source).map_err(|error| failed(unpacking(error)))?;
         let kind = source.kind();
+        if !matches!(kind, ExplainInput::Log | ExplainInput::Snapshot) {
+            return Err(foreign(name, kind).into());
+        }
         match first {
             Some((other, seen)) if seen != kind => return Err(mixed(other, name)),
             _ => first = Some((name, kind)),
         }
         match kind {
             ExplainInput::Log => logs.read(name, source).map_err(failed)?,
+            // Of many ranks, those that can be read are explained.
+            ExplainInput::Snapshot if args.files.len() > 1 => snapshots.try_read(name, source),
             ExplainInput::Snapshot => snapshots.read(name, source)?,
             kind => return Err(foreign(name, kind).into()),
         }
@@ -46,6 +55,18 @@ pub fn run(args: &ExplainArgs) -> Result<Exit, CliError> {
     };
     output::print(&text)?;
     Ok(Exit::Success)
+}
+
+/// An error while a compressed file is unpacked, with its cure; others as they are.
+fn unpacking(error: io::Error) -> io::Error {
+    use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+    match error.kind() {
+        InvalidData | InvalidInput | UnexpectedEof => io::Error::new(
+            error.kind(),
+            format!("its compressed data is cut short or damaged ({error}); copy the file again"),
+        ),
+        _ => error,
+    }
 }
 
 fn mixed(first: &str, second: &str) -> CliError {
@@ -71,6 +92,11 @@ pub fn open(name: &str) -> io::Result<Box<dyn Read>> {
 fn foreign(name: &str, kind: ExplainInput) -> EngineError {
     let (what, cure) = match kind {
         ExplainInput::Compressed => ("compressed twice", "unpack it once"),
+        ExplainInput::Foreign("empty") => (
+            "empty",
+            "nothing was written to it: log stderr as well (2>&1), or dump the snapshot again and look whether the \
+             disk is full",
+        ),
         ExplainInput::Foreign(what) => (
             what,
             "`plimsoll explain` reads logs and memory snapshots; `plimsoll estimate` reads models",

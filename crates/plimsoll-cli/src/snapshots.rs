@@ -1,6 +1,6 @@
 //! `plimsoll replay`, `diff` and `export`: memory snapshots, opened here and handed to the engine.
 
-use std::fs::File;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -65,6 +65,12 @@ pub fn export(args: &ExportArgs) -> Result<Exit, CliError> {
     let (format, ending) = format(args.to, table)?;
     let failed = |error| CliError::Read { path: args.file.clone(), error };
     let reader = open(&args.file).map_err(failed)?;
+    if args.output.as_ref().is_some_and(|output| same_file(&args.file, output)) {
+        return Err(CliError::usage(
+            format!("{}: the recording would be overwritten", args.file),
+            "give -o another name",
+        ));
+    }
     let name = match &args.output {
         Some(name) => name.clone(),
         None if args.file == "-" => "-".to_owned(),
@@ -74,32 +80,88 @@ pub fn export(args: &ExportArgs) -> Result<Exit, CliError> {
         let total = args.total.map(|size| size.0);
         export_snapshot(&args.file, reader, args.device, args.rank, total, format, to)
     };
-    let wrote = |written: Result<io::Result<()>, EngineError>, what: &str| {
+    let wrote = |written: Result<io::Result<Vec<String>>, EngineError>, what: &str| {
         written?.map_err(|error| CliError::Write { what: what.to_owned(), error })
     };
     if name == "-" {
         // The lock of standard output cannot be handed to another thread, which writers of Parquet may want.
         let mut text = Vec::new();
-        wrote(write(&mut text), "the result")?;
-        return output::raw(&text).map(|()| Exit::Success);
+        let remarks = wrote(write(&mut text), "the result")?;
+        output::raw(&text)?;
+        tell(&remarks);
+        return Ok(Exit::Success);
     }
-    // What is half written is not left behind under the name that was asked for.
-    let partial = format!("{name}.part");
-    let file =
-        File::create(&partial).map_err(|error| CliError::Write { what: name.clone(), error })?;
-    let mut to = BufWriter::new(file);
-    let written = wrote(write(&mut to), &name).and_then(|()| {
-        to.flush()
-            .and_then(|()| std::fs::rename(&partial, &name))
-            .map_err(|error| CliError::Write { what: name.clone(), error })
-    });
-    if written.is_err() {
-        // It may never have come into being; there is nothing more to do about it.
-        let _ = std::fs::remove_file(&partial);
-    }
-    written?;
+    let failed = |error| CliError::Write { what: name.clone(), error };
+    let target = Target::open(&name).map_err(failed)?;
+    let mut to = BufWriter::new(&target.file);
+    let written = wrote(write(&mut to), &name)
+        .and_then(|remarks| to.flush().map(|()| remarks).map_err(failed));
+    drop(to);
+    let remarks = target.close(written, &name)?;
+    tell(&remarks);
     anstream::eprintln!("wrote {name}");
     Ok(Exit::Success)
+}
+
+/// What the reader could live with, where it cannot stand in the result.
+fn tell(remarks: &[String]) {
+    for remark in remarks {
+        anstream::eprintln!("note: {remark}");
+    }
+}
+
+/// Whether two names lead to one file.
+fn same_file(one: &str, other: &str) -> bool {
+    match (fs::canonicalize(one), fs::canonicalize(other)) {
+        (Ok(one), Ok(other)) => one == other && one.is_file(),
+        _ => false,
+    }
+}
+
+/// Where an export goes. What is half written is not left behind under the name that was asked for; devices and
+/// pipes are written as they are, for a file must not take their place.
+struct Target {
+    file: File,
+    /// The file that is written, and the one that it becomes.
+    renamed: Option<(PathBuf, PathBuf)>,
+}
+
+impl Target {
+    fn open(name: &str) -> io::Result<Target> {
+        let path = Path::new(name);
+        match fs::metadata(path) {
+            Ok(there) if there.is_dir() => {
+                let text = "it is a folder; name a file in it";
+                return Err(io::Error::new(io::ErrorKind::IsADirectory, text));
+            }
+            Ok(there) if !there.is_file() => {
+                let file = OpenOptions::new().write(true).open(path)?;
+                return Ok(Target { file, renamed: None });
+            }
+            _ => {}
+        }
+        // A link keeps leading where it does.
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let mut partial = path.clone().into_os_string();
+        partial.push(format!(".{}.part", std::process::id()));
+        let partial = PathBuf::from(partial);
+        let file = OpenOptions::new().write(true).create_new(true).open(&partial)?;
+        Ok(Target { file, renamed: Some((partial, path)) })
+    }
+
+    fn close<T>(self, written: Result<T, CliError>, name: &str) -> Result<T, CliError> {
+        let Some((partial, path)) = self.renamed else { return written };
+        let closed = written.and_then(|value| {
+            fs::rename(&partial, &path)
+                .map(|()| value)
+                .map_err(|error| CliError::Write { what: name.to_owned(), error })
+        });
+        if closed.is_err() {
+            // There is nothing more to do about it.
+            let _ = fs::remove_file(&partial);
+        }
+        closed
+    }
 }
 
 fn format(to: ExportTo, table: ExportTable) -> Result<(ExportFormat, &'static str), CliError> {
@@ -141,4 +203,48 @@ fn beside(file: &str, args: &ExportArgs, ending: &str) -> String {
     let stem = path.file_name().map_or("snapshot".into(), |name| name.to_string_lossy());
     let name = format!("{stem}{table}.{ending}");
     path.parent().unwrap_or(Path::new("")).join(name).to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_never_takes_the_place_of_a_device_or_folder() {
+        let folder = std::env::temp_dir().join(format!("plimsoll-target-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let name = |file: &str| folder.join(file).to_string_lossy().into_owned();
+        assert!(Target::open(&name("")).is_err());
+        assert!(Target::open(&name("missing/file.csv")).is_err());
+
+        // Written whole under its name, and nothing beside it.
+        let to = name("out.csv");
+        let target = Target::open(&to).unwrap();
+        (&target.file).write_all(b"whole").unwrap();
+        assert!(!Path::new(&to).exists());
+        target.close(Ok(()), &to).unwrap();
+        assert_eq!(fs::read(&to).unwrap(), b"whole");
+        // What fails leaves the older file as it was.
+        let target = Target::open(&to).unwrap();
+        (&target.file).write_all(b"half").unwrap();
+        assert!(target.close::<()>(Err(CliError::usage("", "")), &to).is_err());
+        assert_eq!(fs::read(&to).unwrap(), b"whole");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        assert!(same_file(&to, &to) && !same_file(&to, &name("other")));
+
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink("out.csv", name("link.csv")).unwrap();
+            let link = name("link.csv");
+            assert!(same_file(&to, &link));
+            let target = Target::open(&link).unwrap();
+            (&target.file).write_all(b"through").unwrap();
+            target.close(Ok(()), &link).unwrap();
+            assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+            assert_eq!(fs::read(&to).unwrap(), b"through");
+            // Opened and not replaced: a device has no file beside it.
+            assert!(Target::open("/dev/null").unwrap().renamed.is_none());
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

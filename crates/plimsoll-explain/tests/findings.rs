@@ -8,7 +8,7 @@ use plimsoll_explain::{
     ExplainOptions, Explanation, Finding, Rule, StepRule, TuneOptions, Unusable, Weight, diff,
     explain, ranks, recording, tune, what_if,
 };
-use plimsoll_formats::snapshot::{Snapshot, Stage};
+use plimsoll_formats::snapshot::{Action, Snapshot, Stage};
 use plimsoll_timeline::{Category, PyTorchConfig};
 use plimsoll_units::Bytes;
 use proptest::prelude::*;
@@ -251,6 +251,7 @@ fn fragmentation_is_the_cause_where_enough_is_free() {
     let failed = explanation.failed.as_ref().unwrap();
     assert_eq!(failed.rounded, Bytes::mib(40));
     assert_eq!(failed.capacity, Bytes::mib(200));
+    assert!(!failed.limited);
     let found = &failed.state.fragmentation;
     let [part] = found.free.as_slice() else { panic!("{:#?}", found.free) };
     assert_eq!((part.why, part.bytes), (Unusable::TooSmall, Bytes::mib(180)));
@@ -261,6 +262,23 @@ fn fragmentation_is_the_cause_where_enough_is_free() {
     assert_eq!(finding.weight, Weight::Cause);
     assert!(finding.actions[0].contains("expandable_segments:True"), "{:?}", finding.actions);
     assert!(find(&explanation, "pinned-segments").is_some());
+}
+
+#[test]
+fn a_limit_of_the_process_is_told_where_the_device_had_room() {
+    let mut snapshot = fragmented();
+    let oom = snapshot.traces[0].events.iter_mut().find(|e| e.action == Action::OutOfMemory);
+    // What the driver has free stands where other events have their address.
+    oom.unwrap().address = 60 << 30;
+    let recording = recording(&snapshot, 0).unwrap();
+    let explanation = explain(&recording, &ExplainOptions::default());
+    let failed = explanation.failed.as_ref().unwrap();
+    assert!(failed.limited);
+    // Not the 60 GiB that it never had.
+    assert_eq!(failed.capacity, Bytes::mib(200));
+    let finding = find(&explanation, "out-of-memory").unwrap();
+    assert!(finding.actions[0].contains("set_per_process_memory_fraction"), "{finding:#?}");
+    assert!(finding.actions[1].contains("expandable_segments:True"), "{finding:#?}");
 }
 
 /// Blocks that own a MiB of slack each, and a request that needs what they own together.

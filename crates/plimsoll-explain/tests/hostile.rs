@@ -2,8 +2,8 @@
 //! remarks and every analysis comes to an end.
 
 use plimsoll_explain::{
-    ExplainOptions, TuneOptions, devices, diff, explain, ranks, recording, replay_exact, tune,
-    what_if,
+    ExplainOptions, Export, Format, PageText, Table, TuneOptions, devices, diff, explain,
+    flame_graph, page, ranks, recording, replay_exact, tune, what_if, write_perfetto, write_table,
 };
 use plimsoll_formats::snapshot::{
     Action, Annotation, Block, BlockState, Builder, ExtraId, PoolId, Segment, SegmentKind,
@@ -188,6 +188,13 @@ proptest! {
             options.budget = 2_000;
             tune(&recording, &options);
             diff(&recording, &recording, 3);
+            let export = Export::new(&recording, 0);
+            for table in [Table::Blocks, Table::Events, Table::Stacks, Table::Curve] {
+                write_table(&export, table, Format::Csv, &mut std::io::sink()).unwrap();
+            }
+            write_perfetto(&export, &mut std::io::sink()).unwrap();
+            flame_graph(&export, exact.peaks.allocated_event, "a");
+            page(&recording, &PageText::default());
             ranks(&[("a".to_owned(), &explanation), ("b".to_owned(), &explanation)]);
         }
     }

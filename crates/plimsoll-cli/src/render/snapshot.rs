@@ -89,7 +89,10 @@ fn exactness(e: &Explained) -> String {
     if e.exact.exact {
         "a replay under its own settings reproduces it exactly".to_owned()
     } else {
-        format!("a replay under its own settings departs in {} places", e.exact.departures_in_all)
+        match e.exact.departures_in_all {
+            1 => "a replay under its own settings departs in one place".to_owned(),
+            n => format!("a replay under its own settings departs in {} places", grouped(n)),
+        }
     }
 }
 
@@ -268,8 +271,14 @@ pub fn replay(r: &ReplayResponse, width: usize) -> String {
     if let Some(tuning) = &r.tuning {
         tuned(&mut out, tuning, width);
     }
-    let extra = r.what_if.as_ref().map_or(&[][..], |what_if| &what_if.remarks);
-    let all: Vec<Remark> = r.remarks.iter().chain(extra).cloned().collect();
+    let asked = r.what_if.as_ref().map_or(&[][..], |what_if| &what_if.remarks);
+    let tuned = r.tuning.as_ref().map_or(&[][..], |tuning| &tuning.remarks);
+    let mut all: Vec<Remark> = Vec::new();
+    for remark in r.remarks.iter().chain(asked).chain(tuned) {
+        if !all.contains(remark) {
+            all.push(remark.clone());
+        }
+    }
     list_remarks(&mut out, std::iter::empty(), &all, width);
     out
 }
@@ -279,8 +288,12 @@ fn asked(out: &mut String, settings: &str, what_if: &WhatIf, width: usize) {
     match &what_if.failure {
         None => {
             let line = format!(
-                ": with {settings} every request is served; the cache was given back {} times for that",
-                what_if.retries
+                ": with {settings} every request is served{}",
+                match what_if.retries {
+                    0 => String::new(),
+                    1 => "; the cache was given back once for that".to_owned(),
+                    n => format!("; the cache was given back {} times for that", grouped(n)),
+                }
             );
             let _ = writeln!(out, "{GOOD}fits{GOOD:#}{}\n", wrap(&line, width, 4, 2));
         }
@@ -338,7 +351,6 @@ fn tuned(out: &mut String, tuning: &Tuning, width: usize) {
     indent(out, &lists::text(&table));
     let line = format!("  {} settings replayed", tuning.replayed);
     let _ = writeln!(out, "{DIM}{line}{DIM:#}\n");
-    list_remarks(out, std::iter::empty(), &tuning.remarks, width);
 }
 
 /// The screen of `plimsoll diff`.
@@ -377,6 +389,7 @@ pub fn diff(r: &DiffResponse, top: usize, width: usize) -> String {
     for finding in &r.findings {
         write_finding(&mut out, finding, width);
     }
+    list_remarks(&mut out, r.remarks.iter().map(String::as_str), &[], width);
     out
 }
 

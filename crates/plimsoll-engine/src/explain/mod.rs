@@ -56,11 +56,19 @@ pub fn explain_input(first: &[u8]) -> ExplainInput {
         Some(FileKind::Safetensors) => ExplainInput::Foreign("a safetensors model"),
         Some(FileKind::Zip) => ExplainInput::Foreign("a zip archive, as torch checkpoints are"),
         Some(FileKind::GgmlLegacy) => ExplainInput::Foreign("a ggml model"),
+        Some(FileKind::Empty) => ExplainInput::Foreign("empty"),
+        // Pickles of protocol 0 and 1: the reader of snapshots says what to do about them.
+        _ if old_pickle(first) => ExplainInput::Snapshot,
         // Logs may hold anything, also JSON lines and web pages of CI systems; only bytes that no text has rule
         // a log out.
         _ if first.contains(&0) => ExplainInput::Foreign("binary data"),
         _ => ExplainInput::Log,
     }
+}
+
+/// Whether this is how Python begins to pickle a dictionary or list in protocol 0 or 1.
+fn old_pickle(first: &[u8]) -> bool {
+    matches!(first, [b'(', b'd' | b'l', b'p', b'0', b'\n', ..] | [b'}' | b']', b'q', 0, ..])
 }
 
 /// An input to be explained: unpacked where it is compressed, its kind known, nothing of it lost.
@@ -110,7 +118,10 @@ mod tests {
             (b"\x1b[31mKilled", ExplainInput::Log),
             (b"\xff\xfe caf\xe9", ExplainInput::Log),
             (b"{\"level\": \"error\"}", ExplainInput::Log),
-            (b"", ExplainInput::Log),
+            (b"", ExplainInput::Foreign("empty")),
+            (b"(dp0\nVsegments\n", ExplainInput::Snapshot),
+            (b"}q\0(X\x08\0\0\0segments", ExplainInput::Snapshot),
+            (b"(deprecated) warning", ExplainInput::Log),
             (b"\x80\x04\x95", ExplainInput::Snapshot),
             (b"\x1f\x8b\x08\x00", ExplainInput::Compressed),
             (b"\x28\xb5\x2f\xfd", ExplainInput::Compressed),

@@ -5,10 +5,11 @@ use std::io::{Read, Write};
 
 use plimsoll_explain::{
     self as explain, Difference, ExactReplay, ExplainOptions, Export, Format, PageText, Ranks,
-    Recording, Remark, Table, TuneOptions, Tuning, WhatIf, devices, recording,
+    Recording, Remark, RemarkKind, Table, TuneOptions, Tuning, WhatIf, devices, recording,
 };
+use plimsoll_formats::FormatError;
 use plimsoll_formats::snapshot::{self, Snapshot, Writer};
-use plimsoll_timeline::PyTorchSettings;
+use plimsoll_timeline::{Backend, PyTorchSettings};
 use plimsoll_units::Bytes;
 use serde::Serialize;
 
@@ -71,6 +72,8 @@ pub struct SnapshotExplainer {
     writer: Option<&'static str>,
     devices: Vec<DeviceReport>,
     remarks: Vec<String>,
+    /// Why the first file that was left out was.
+    failed: Option<EngineError>,
 }
 
 /// Counts what passes through.
@@ -87,14 +90,39 @@ impl<R: Read> Read for Counting<R> {
     }
 }
 
+/// What is wrong with a file, with the cure that snapshots have: nobody downloads them.
+fn unreadable(error: &FormatError) -> String {
+    match error {
+        FormatError::Truncated { available, .. } => format!(
+            "the snapshot is cut short after {available} bytes, before the first segment or event; the dump was \
+             interrupted, the disk was full or the copy is incomplete: dump or copy it again"
+        ),
+        FormatError::Pickle { .. } => {
+            format!("{error}; the file is damaged: dump or copy it again")
+        }
+        error => error.to_string(),
+    }
+}
+
 /// Reads a snapshot under the name that messages use.
 fn open(name: &str, reader: impl Read) -> Result<(Snapshot, u64), EngineError> {
     let mut counting = Counting { inner: reader, bytes: 0 };
     let snapshot = snapshot::read(&mut counting).map_err(|error| EngineError::ModelInput {
         name: name.to_owned(),
-        message: error.to_string(),
+        message: unreadable(&error),
     })?;
     Ok((snapshot, counting.bytes))
+}
+
+/// What the reader could live with.
+fn remarks(name: &str, snapshot: &Snapshot) -> Vec<String> {
+    let unknown = snapshot.unknown.iter().map(|unknown| {
+        format!(
+            "{name}: key `{}` of {} is not known and was passed over",
+            unknown.key, unknown.place
+        )
+    });
+    snapshot.remarks.iter().map(|remark| format!("{name}: {remark}")).chain(unknown).collect()
 }
 
 /// The recording of a device that was asked for, or of the only one that has anything.
@@ -151,25 +179,34 @@ impl SnapshotExplainer {
     /// [`EngineError::ModelInput`] where it is no snapshot or holds nothing.
     pub fn read(&mut self, name: &str, reader: impl Read) -> Result<(), EngineError> {
         let (snapshot, bytes) = open(name, reader)?;
-        self.sources.push(SourceSummary { name: name.to_owned(), bytes, lines: None });
-        self.writer.get_or_insert(writer_words(snapshot.writer));
-        self.remarks.extend(snapshot.remarks.iter().map(|remark| format!("{name}: {remark}")));
-        self.remarks.extend(snapshot.unknown.iter().map(|unknown| {
-            format!(
-                "{name}: key `{}` of {} is not known and was passed over",
-                unknown.key, unknown.place
-            )
-        }));
+        self.take(name, &snapshot, bytes)
+    }
+
+    /// As [`read`](Self::read), for one of many files: what cannot be read is remarked and left out.
+    pub fn try_read(&mut self, name: &str, reader: impl Read) {
+        let read = open(name, reader);
+        if let Err(error) = read.and_then(|(snapshot, bytes)| self.take(name, &snapshot, bytes)) {
+            self.remarks.push(format!("left out: {error}"));
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    fn take(&mut self, name: &str, snapshot: &Snapshot, bytes: u64) -> Result<(), EngineError> {
         let found = match self.options.device {
             Some(device) => vec![device],
-            None => devices(&snapshot),
+            None => devices(snapshot),
         };
         if found.is_empty() {
             // Says which devices there are, or that there are none and why.
-            one_device(name, &snapshot, None)?;
+            one_device(name, snapshot, None)?;
         }
-        for device in &found {
-            let recording = one_device(name, &snapshot, Some(*device))?;
+        let recordings = (found.iter())
+            .map(|device| one_device(name, snapshot, Some(*device)))
+            .collect::<Result<Vec<_>, _>>()?;
+        self.sources.push(SourceSummary { name: name.to_owned(), bytes, lines: None });
+        self.writer.get_or_insert(writer_words(snapshot.writer));
+        self.remarks.extend(remarks(name, snapshot));
+        for (device, recording) in found.iter().zip(&recordings) {
             let mut options = ExplainOptions::default();
             options.file = name.to_owned();
             options.listed = self.options.listed.unwrap_or(options.listed);
@@ -177,7 +214,7 @@ impl SnapshotExplainer {
             options.device_used = self.options.used;
             let label =
                 if found.len() > 1 { format!("{name}, device {device}") } else { name.to_owned() };
-            let explanation = explain::explain(&recording, &options);
+            let explanation = explain::explain(recording, &options);
             self.devices.push(DeviceReport { label, explanation });
         }
         Ok(())
@@ -186,14 +223,16 @@ impl SnapshotExplainer {
     /// The explanation of all files.
     ///
     /// # Errors
-    /// [`EngineError::NoModel`] where no file was read.
+    /// [`EngineError::NoModel`] where no file was read; where none could be, why the first could not.
     pub fn finish(self) -> Result<Explanation, EngineError> {
-        let SnapshotExplainer { sources, writer, devices, remarks, .. } = self;
+        let SnapshotExplainer { sources, writer, devices, remarks, failed, .. } = self;
         let labelled: Vec<(String, &explain::Explanation)> =
             devices.iter().map(|d| (d.label.clone(), &d.explanation)).collect();
         let ranks = (devices.len() > 1).then(|| explain::ranks(&labelled));
         let main = ranks.as_ref().map_or(0, |ranks| ranks.worst);
-        let Some(worst) = devices.get(main) else { return Err(EngineError::NoModel) };
+        let Some(worst) = devices.get(main) else {
+            return Err(failed.unwrap_or(EngineError::NoModel));
+        };
         let mut findings: Vec<Finding> = Vec::new();
         if let Some(ranks) = &ranks {
             findings.extend(ranks.findings.iter().cloned().map(Finding::from));
@@ -228,8 +267,9 @@ fn headline(report: &DeviceReport, devices: usize) -> String {
     if let Some(failed) = &explanation.failed {
         let at = failed.state.moment.as_ref().map_or("", |moment| moment.place.as_str());
         let at = if at.is_empty() { String::new() } else { format!(" at {at}") };
+        let had = if failed.limited { "was granted at most" } else { "had" };
         return format!(
-            "out of memory: {which}{} were asked for{at}, {} of the {} that the process had were allocated, {} reserved",
+            "out of memory: {which}{} were asked for{at}, {} of the {} that the process {had} were allocated, {} reserved",
             failed.rounded,
             failed.state.in_use.allocated,
             failed.capacity,
@@ -345,7 +385,23 @@ pub fn replay_snapshot(
         None => recorded.clone(),
     };
     for assignment in &options.set {
+        well_formed(assignment)?;
         settings.set(assignment).map_err(|error| wrong_setting("--set", &error))?;
+    }
+    if asked {
+        replayable(&settings, options)?;
+    }
+    if (asked || options.tune)
+        && recording.timeline.events().is_empty()
+        && recording.ooms.is_empty()
+    {
+        return Err(EngineError::ModelInput {
+            name: name.to_owned(),
+            message: "there is nothing to replay under other settings: the file shows one moment and no history; \
+                      record with torch.cuda.memory._record_memory_history(max_entries=...) before the part of \
+                      interest, and dump before the recording is switched off"
+                .to_owned(),
+        });
     }
     let what_if = asked.then(|| {
         let total = options.total.or(options.capacity);
@@ -376,8 +432,56 @@ pub fn replay_snapshot(
         settings: asked.then(|| line(&settings)),
         what_if,
         tuning,
-        remarks: recording.remarks.clone(),
+        remarks: (remarks(name, &snapshot).into_iter())
+            .map(|text| Remark { kind: RemarkKind::Incomplete, text })
+            .chain(recording.remarks.iter().cloned())
+            .collect(),
     })
+}
+
+/// One setting, written as one.
+fn well_formed(assignment: &str) -> Result<(), EngineError> {
+    let wrong = |message| Err(EngineError::Value { option: "--set".to_owned(), message });
+    let Some((_, value)) = assignment.split_once(['=', ':']) else {
+        return wrong(format!(
+            "`{assignment}` has no value; write KEY=VALUE, such as max_split_size_mb=128"
+        ));
+    };
+    if value.contains(',') && !value.trim_start().starts_with('[') {
+        return wrong(format!(
+            "`{assignment}` is several settings; write --set once for each, or all of them in --conf"
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a replay can say anything of the settings: some are fractions of the card, one is another allocator.
+fn replayable(settings: &PyTorchSettings, options: &ReplayOptions) -> Result<(), EngineError> {
+    let wrong = |option: &str, message: String| {
+        Err(EngineError::Value { option: option.to_owned(), message })
+    };
+    let option = if options.set.is_empty() { "--conf" } else { "--set" };
+    if settings.backend != Backend::Native {
+        return wrong(
+            option,
+            "backend:cudaMallocAsync is the driver's allocator, which does not follow torch's rules and is not \
+             replayed; leave it out"
+                .to_owned(),
+        );
+    }
+    if options.total.is_none() && options.capacity.is_none() {
+        let fraction = settings.memory_fraction.filter(|fraction| *fraction < 1.0);
+        if let Some(fraction) = fraction {
+            return wrong(
+                option,
+                format!(
+                    "per_process_memory_fraction:{fraction} is a fraction of the card's memory; say that with --total, \
+                     such as --total 80GiB"
+                ),
+            );
+        }
+    }
+    Ok(())
 }
 
 fn wrong_setting(option: &str, error: &plimsoll_timeline::SettingError) -> EngineError {
@@ -403,6 +507,8 @@ pub struct DiffResponse {
     /// What differs.
     #[cfg_attr(feature = "schema", schemars(with = "serde_json::Value"))]
     pub difference: Difference,
+    /// What was assumed, what is missing, each with its file.
+    pub remarks: Vec<String>,
 }
 
 /// Compares two snapshots.
@@ -417,8 +523,13 @@ pub fn diff_snapshots(
 ) -> Result<DiffResponse, EngineError> {
     let (old, _) = open(before.0, before.1)?;
     let (new, _) = open(after.0, after.1)?;
+    let mut said = remarks(before.0, &old);
+    said.extend(remarks(after.0, &new));
     let old = one_device(before.0, &old, device)?;
     let new = one_device(after.0, &new, device)?;
+    for (name, recording) in [(before.0, &old), (after.0, &new)] {
+        said.extend(recording.remarks.iter().map(|remark| format!("{name}: {}", remark.text)));
+    }
     let difference = explain::diff(&old, &new, listed);
     let (was, is) = (difference.peak.before.allocated, difference.peak.after.allocated);
     let change =
@@ -431,6 +542,7 @@ pub fn diff_snapshots(
         headline: format!("{change} at the peak: {was} before, {is} after"),
         findings: difference.findings.iter().cloned().map(Finding::from).collect(),
         difference,
+        remarks: said,
     })
 }
 
@@ -455,7 +567,8 @@ pub enum ExportFormat {
 /// Exports a snapshot.
 ///
 /// # Errors
-/// [`EngineError::ModelInput`] where the file is no snapshot; in the inner result, what the receiver reports.
+/// [`EngineError::ModelInput`] where the file is no snapshot; in the inner result, what the receiver reports, or what
+/// the reader could live with.
 pub fn export_snapshot(
     name: &str,
     reader: impl Read,
@@ -464,15 +577,16 @@ pub fn export_snapshot(
     total: Option<Bytes>,
     format: ExportFormat,
     to: &mut (dyn Write + Send),
-) -> Result<std::io::Result<()>, EngineError> {
+) -> Result<std::io::Result<Vec<String>>, EngineError> {
     let (snapshot, _) = open(name, reader)?;
     let recording = one_device(name, &snapshot, device)?;
+    let said = remarks(name, &snapshot);
     if format == ExportFormat::Html {
         let page = page(name, &snapshot, &recording, total);
-        return Ok(to.write_all(page.as_bytes()));
+        return Ok(to.write_all(page.as_bytes()).map(|()| said));
     }
     let export = Export::new(&recording, rank);
-    Ok(match format {
+    let written = match format {
         ExportFormat::Html => Ok(()),
         ExportFormat::Perfetto => explain::write_perfetto(&export, to),
         ExportFormat::FlameGraph => {
@@ -485,7 +599,8 @@ pub fn export_snapshot(
         }
         #[cfg(feature = "parquet")]
         ExportFormat::Parquet(table) => explain::write_parquet(&export, table, to),
-    })
+    };
+    Ok(written.map(|()| said))
 }
 
 /// The page with its words.
@@ -527,4 +642,70 @@ fn page(
         capacity,
     };
     explain::page(recording, &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_written_as_one() {
+        for (assignment, wrong) in [
+            ("max_split_size_mb=128", ""),
+            ("max_split_size_mb:128", ""),
+            ("roundup_power2_divisions=[256:1,512:2,>:4]", ""),
+            ("max_split_size_mb", "`max_split_size_mb` has no value; write KEY=VALUE"),
+            ("", "`` has no value; write KEY=VALUE"),
+            ("expandable_segments=True,max_split_size_mb=128", "is several settings"),
+        ] {
+            match well_formed(assignment) {
+                Ok(()) => assert_eq!(wrong, "", "{assignment}"),
+                Err(error) => {
+                    let error = error.to_string();
+                    assert!(!wrong.is_empty() && error.contains(wrong), "{error}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_verdict_without_what_it_needs() {
+        let total = ReplayOptions { total: Some(Bytes::gib(80)), ..ReplayOptions::default() };
+        for (text, options, wrong) in [
+            ("expandable_segments:True", ReplayOptions::default(), ""),
+            ("per_process_memory_fraction:0.5", total.clone(), ""),
+            ("per_process_memory_fraction:1.0", ReplayOptions::default(), ""),
+            ("per_process_memory_fraction:0.5", ReplayOptions::default(), "--total"),
+            ("backend:cudaMallocAsync", total, "is not replayed"),
+        ] {
+            let settings = PyTorchSettings::read(text, None).unwrap();
+            match replayable(&settings, &options) {
+                Ok(()) => assert_eq!(wrong, "", "{text}"),
+                Err(error) => {
+                    let error = error.to_string();
+                    assert!(!wrong.is_empty() && error.contains(wrong), "{error}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn of_many_files_the_bad_ones_are_left_out() {
+        let cut = b"\x80\x04}q\0(X\x08\0\0\0segm";
+        let mut explainer = SnapshotExplainer::new(SnapshotOptions::default());
+        explainer.try_read("a", &cut[..]);
+        explainer.try_read("b", &b"{}"[..]);
+        assert_eq!(explainer.remarks.len(), 2);
+        assert!(explainer.remarks[1].starts_with("left out: b: this is not a memory snapshot"));
+        // Nothing is left, so the first reason is the answer.
+        let error = explainer.finish().unwrap_err().to_string();
+        assert!(error.starts_with("a: the snapshot is cut short after"), "{error}");
+    }
+
+    #[test]
+    fn damage_has_a_cure() {
+        // An item for a container that is none.
+        let error = open("f", &b"\x80\x04K\x01K\x01a."[..]).map(|_| ()).unwrap_err().to_string();
+        assert!(error.ends_with("the file is damaged: dump or copy it again"), "{error}");
+    }
 }

@@ -38,10 +38,10 @@ pub fn flame_graph(export: &Export<'_, '_>, event: Option<u32>, title: &str) -> 
         let (category, _) = export.category(index);
         let stack = recording.stack_of(tensor.origin);
         let mut node = &mut root;
-        node.bytes += bytes;
+        node.bytes = node.bytes.saturating_add(bytes);
         for name in chain(export, stack) {
             node = node.children.entry(name).or_default();
-            node.bytes += bytes;
+            node.bytes = node.bytes.saturating_add(bytes);
             node.category.get_or_insert(category);
         }
     }

@@ -72,7 +72,8 @@ fn categories(export: &Export<'_, '_>, at: &dyn Fn(u32) -> u64, to: &mut dyn Wri
     };
     let mut sums = [0u64; Category::ALL.len()];
     for tensor in 0..recording.timeline.existing() as usize {
-        sums[index(tensor)] += export.blocks[tensor].1;
+        let sum = &mut sums[index(tensor)];
+        *sum = sum.saturating_add(export.blocks[tensor].1);
     }
     let mut counter = |category: usize, bytes: u64, time: u64| {
         let name = Category::ALL[category].label();
@@ -93,8 +94,11 @@ fn categories(export: &Export<'_, '_>, at: &dyn Fn(u32) -> u64, to: &mut dyn Wri
         };
         let category = index(tensor);
         let bytes = export.blocks[tensor].1;
-        sums[category] =
-            if born { sums[category] + bytes } else { sums[category].saturating_sub(bytes) };
+        sums[category] = if born {
+            sums[category].saturating_add(bytes)
+        } else {
+            sums[category].saturating_sub(bytes)
+        };
         counter(category, sums[category], at(event))?;
     }
     Ok(())

@@ -290,9 +290,9 @@ pub(super) fn states(export: &Export<'_, '_>, take: &mut dyn FnMut(State) -> Wri
     let timeline = &recording.timeline;
     let tensors = timeline.allocations();
     let mut state = State { event: None, allocated: 0, requested: 0, reserved: 0 };
-    for index in 0..timeline.existing() as usize {
-        state.allocated += export.blocks[index].1;
-        state.requested += tensors[index].requested.get();
+    for (tensor, block) in tensors.iter().zip(&export.blocks).take(timeline.existing() as usize) {
+        state.allocated = state.allocated.saturating_add(block.1);
+        state.requested = state.requested.saturating_add(tensor.requested.get());
     }
     let mut reserved = export.reserved.iter().peekable();
     if let Some((_, bytes)) = reserved.next() {
@@ -303,8 +303,9 @@ pub(super) fn states(export: &Export<'_, '_>, take: &mut dyn FnMut(State) -> Wri
         let before = state;
         match *event {
             Event::Alloc(id) => {
-                state.allocated += export.blocks[id.0 as usize].1;
-                state.requested += tensors[id.0 as usize].requested.get();
+                state.allocated = state.allocated.saturating_add(export.blocks[id.0 as usize].1);
+                let requested = tensors[id.0 as usize].requested.get();
+                state.requested = state.requested.saturating_add(requested);
             }
             Event::Free(id) | Event::FreeRequested(id) => {
                 let id = id.0 as usize;

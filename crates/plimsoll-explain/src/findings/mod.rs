@@ -93,6 +93,9 @@ pub struct FailedRequest {
     pub device_free: Bytes,
     /// What the driver had for this process: reserved and still free.
     pub capacity: Bytes,
+    /// Whether the driver had room for the segment, so that a limit of the process refused it; the capacity is then
+    /// the most that the process was granted.
+    pub limited: bool,
     /// How many requests failed in all; this is the last of them.
     pub failures: u64,
     /// The state at that moment, after what could be given back was given back.
@@ -212,7 +215,7 @@ pub fn explain(recording: &Recording<'_>, options: &ExplainOptions) -> Explanati
     let peak = sorted.at(peak, None, options);
     let reserved_peak = (peaks.reserved_event.filter(|at| Some(*at) != peaks.allocated_event))
         .map(|at| Moment::of_event(recording, at));
-    let failed = failed_request(&sorted, options);
+    let failed = failed_request(&sorted, peaks.reserved, options);
     let last = (recording.timeline.events().len() as u32).checked_sub(1);
     let last = last.map_or(Until::Start, Until::Event);
     let end = sorted.with_layout(&measured.end, last, None, options);
@@ -244,17 +247,27 @@ pub fn explain(recording: &Recording<'_>, options: &ExplainOptions) -> Explanati
     explanation
 }
 
-fn failed_request(sorted: &Sorted<'_, '_>, options: &ExplainOptions) -> Option<FailedRequest> {
+fn failed_request(
+    sorted: &Sorted<'_, '_>,
+    granted: Bytes,
+    options: &ExplainOptions,
+) -> Option<FailedRequest> {
     let recording = sorted.recording;
     let last = recording.ooms.len().checked_sub(1)?;
     let oom = recording.ooms[last];
     let wanted = Wanted { rounded: oom.rounded, stream: oom.stream, pool: oom.pool };
     let state = sorted.at(Until::Failed(last), Some(wanted), options);
+    let segment = recording.config.segment_size(oom.rounded);
+    let limited = !segment.is_zero() && oom.device_free >= segment;
     Some(FailedRequest {
         rounded: oom.rounded,
-        segment: recording.config.segment_size(oom.rounded),
+        segment,
         device_free: oom.device_free,
-        capacity: state.in_use.reserved + oom.device_free,
+        capacity: match limited {
+            true => granted.max(state.in_use.reserved),
+            false => state.in_use.reserved + oom.device_free,
+        },
+        limited,
         failures: recording.ooms.len() as u64,
         state,
     })

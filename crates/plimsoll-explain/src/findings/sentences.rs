@@ -87,18 +87,22 @@ impl Teller<'_, '_> {
         let state = &failed.state;
         let when = state.moment.as_ref().map(ToString::to_string).unwrap_or_default();
         let free = state.fragmentation.free_bytes();
-        let reachable = free + failed.device_free;
+        // What a limit keeps back is out of reach, however much the driver has.
+        let reachable = if failed.limited { free } else { free + failed.device_free };
         let scattered = reachable >= failed.rounded;
         let title = if scattered {
             "memory ran out with enough of it free, in the wrong places"
+        } else if failed.limited {
+            "a limit of the process refused memory that the device had"
         } else {
             "memory ran out"
         };
         let mut finding = Finding::new("out-of-memory", Weight::Cause, title)
             .say(format!(
-                "{when}: {} were asked for ({} from the driver), {} are allocated, {} reserved, and the driver has {} left of {}",
+                "{when}: {} were asked for ({} from the driver), {} are allocated, {} reserved, and the driver has {} left{}",
                 failed.rounded, failed.segment, state.in_use.allocated, state.in_use.reserved,
-                failed.device_free, failed.capacity,
+                failed.device_free,
+                if failed.limited { String::new() } else { format!(" of {}", failed.capacity) },
             ))
             .bytes("request", failed.rounded)
             .bytes("asked of the driver", failed.segment)
@@ -106,6 +110,14 @@ impl Teller<'_, '_> {
             .bytes("reserved", state.in_use.reserved)
             .bytes("free on the device", failed.device_free)
             .bytes("capacity", failed.capacity);
+        if failed.limited {
+            finding = finding
+                .say(format!(
+                    "the driver had room for it, so a limit of the process refused it: {} were reserved at most before",
+                    failed.capacity
+                ))
+                .act("raise or drop the limit: torch.cuda.set_per_process_memory_fraction, per_process_memory_fraction of the settings, or the engine's option for it");
+        }
         if scattered {
             finding = finding
                 .say(format!(
@@ -202,6 +214,10 @@ impl Teller<'_, '_> {
                 .figure("share", Value::Permille(share))
                 .act(match most.category {
                     Category::Workspace if of_optimizer(&most.frames) => OPTIMIZER_SCRATCH,
+                    // The stack is there, so recording earlier would tell no more.
+                    Category::Unknown => {
+                        "see what this line keeps, and keep less of it or free it earlier"
+                    }
                     category => cure(category),
                 })
                 .check(self.explain()),

@@ -191,14 +191,14 @@ impl<'a> Walk<'a> {
         let (size, requested) = (u64::from(life.size), self.scene.requested[index]);
         let layer = self.layer_of.get(life.group as usize).map(|layer| usize::from(*layer));
         if begins {
-            self.allocated += size;
-            self.requested += requested;
+            self.allocated = self.allocated.saturating_add(size);
+            self.requested = self.requested.saturating_add(requested);
         } else {
-            self.allocated -= size;
-            self.requested -= requested;
+            self.allocated = self.allocated.saturating_sub(size);
+            self.requested = self.requested.saturating_sub(requested);
         }
         if let Some(layer) = layer.and_then(|layer| self.layers.get_mut(layer)) {
-            if begins { *layer += size } else { *layer -= size }
+            *layer = if begins { layer.saturating_add(size) } else { layer.saturating_sub(size) };
         }
     }
 

@@ -76,7 +76,7 @@ impl Scene {
         let ranges = ranges(placed);
         let mut scene = Scene {
             events,
-            row: ranges.last().map_or(0, |r: &Range| r.at + (r.size / UNIT) as u32),
+            row: ranges.last().map_or(0, |r: &Range| r.at.saturating_add(units(r.size))),
             ranges,
             reserved: placed.reserved.clone(),
             moves: Vec::with_capacity(events as usize),
@@ -119,8 +119,13 @@ impl Scene {
     fn place_of(&self, address: u64) -> u32 {
         let after = self.ranges.partition_point(|range| range.address <= address);
         let Some(range) = after.checked_sub(1).and_then(|at| self.ranges.get(at)) else { return 0 };
-        range.at + (address - range.address).min(range.size).div_euclid(UNIT) as u32
+        range.at.saturating_add(units((address - range.address).min(range.size)))
     }
+}
+
+/// Whole units, as many as the row can count.
+fn units(bytes: u64) -> u32 {
+    u32::try_from(bytes / UNIT).unwrap_or(u32::MAX)
 }
 
 /// The ranges that blocks ever lay in, rounded to the driver's pages of 2 MiB and joined where they touch, in the order
@@ -145,7 +150,7 @@ fn ranges(placed: &Placed) -> Vec<Range> {
     let mut at = 0u32;
     let place = |(begin, end): (u64, u64)| {
         let range = Range { address: begin, size: end - begin, at };
-        at = at.saturating_add(u32::try_from((end - begin) / UNIT).unwrap_or(u32::MAX));
+        at = at.saturating_add(units(end - begin));
         range
     };
     joined.into_iter().map(place).collect()

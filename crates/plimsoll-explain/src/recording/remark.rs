@@ -89,54 +89,84 @@ impl Oddities {
     /// In sentences.
     pub fn remarks(&self) -> Vec<Remark> {
         let mut remarks = Vec::new();
-        let mut tell = |n: u64, kind: RemarkKind, text: &dyn Fn(String) -> String| {
-            if n > 0 {
-                remarks.push(Remark { kind, text: text(grouped(n)) });
-            }
-        };
         use RemarkKind::{Assumed, Incomplete, Inconsistent};
-        tell(self.size_computed, Assumed, &|n| {
-            format!(
-                "{n} blocks were freed during the recording and allocated before it: their sizes are their requests, rounded"
-            )
-        });
-        tell(self.slack_resolved, Assumed, &|n| {
-            format!(
-                "{n} of them lie before a large gap; the first allocation in the gap tells where they end"
-            )
-        });
-        tell(self.free_missing, Incomplete, &|n| {
-            format!(
-                "{n} addresses are allocated again without a recorded free; the earlier blocks are taken as freed just before"
-            )
-        });
-        tell(self.alloc_missing, Incomplete, &|n| {
-            format!("{n} blocks appear without a recorded allocation and are left out")
-        });
-        tell(self.request_missing, Incomplete, &|n| {
-            format!("{n} frees complete without having been requested; they count as frees")
-        });
-        tell(self.completion_missing, Incomplete, &|n| {
-            format!("{n} requested frees never complete; they count as completed at once")
-        });
-        tell(self.segment_mismatch, Inconsistent, &|n| {
-            format!("{n} segment events do not agree with the segments of the file")
-        });
-        tell(self.homeless, Incomplete, &|n| {
-            format!(
-                "{n} blocks lie outside every recorded segment; segments were made up around them"
-            )
-        });
-        tell(self.overlapping, Inconsistent, &|n| {
-            format!("{n} blocks of the start state overlap others and are left out")
-        });
-        tell(self.clipped, Inconsistent, &|n| {
-            format!("{n} blocks of the start state have less room than their requests need")
-        });
-        tell(self.empty, Inconsistent, &|n| format!("{n} events of no bytes are left out"));
-        tell(self.unknown_actions, Incomplete, &|n| {
-            format!("{n} events have an action that this version does not know and are left out")
-        });
+        let mut tell = |n: u64, kind: RemarkKind, one: &str, several: &str| match n {
+            0 => {}
+            1 => remarks.push(Remark { kind, text: format!("1 {one}") }),
+            n => remarks.push(Remark { kind, text: format!("{} {several}", grouped(n)) }),
+        };
+        tell(
+            self.size_computed,
+            Assumed,
+            "block was freed during the recording and allocated before it: its size is its request, rounded",
+            "blocks were freed during the recording and allocated before it: their sizes are their requests, rounded",
+        );
+        tell(
+            self.slack_resolved,
+            Assumed,
+            "of them lies before a large gap; the first allocation in the gap tells where it ends",
+            "of them lie before a large gap; the first allocation in the gap tells where they end",
+        );
+        tell(
+            self.free_missing,
+            Incomplete,
+            "address is allocated again without a recorded free; the earlier block is taken as freed just before",
+            "addresses are allocated again without a recorded free; the earlier blocks are taken as freed just before",
+        );
+        tell(
+            self.alloc_missing,
+            Incomplete,
+            "block appears without a recorded allocation and is left out",
+            "blocks appear without a recorded allocation and are left out",
+        );
+        tell(
+            self.request_missing,
+            Incomplete,
+            "free completes without having been requested; it counts as a free",
+            "frees complete without having been requested; they count as frees",
+        );
+        tell(
+            self.completion_missing,
+            Incomplete,
+            "requested free never completes; it counts as completed at once",
+            "requested frees never complete; they count as completed at once",
+        );
+        tell(
+            self.segment_mismatch,
+            Inconsistent,
+            "segment event does not agree with the segments of the file",
+            "segment events do not agree with the segments of the file",
+        );
+        tell(
+            self.homeless,
+            Incomplete,
+            "block lies outside every recorded segment; a segment was made up around it",
+            "blocks lie outside every recorded segment; segments were made up around them",
+        );
+        tell(
+            self.overlapping,
+            Inconsistent,
+            "block of the start state overlaps others and is left out",
+            "blocks of the start state overlap others and are left out",
+        );
+        tell(
+            self.clipped,
+            Inconsistent,
+            "block of the start state has less room than its request needs",
+            "blocks of the start state have less room than their requests need",
+        );
+        tell(
+            self.empty,
+            Inconsistent,
+            "event of no bytes is left out",
+            "events of no bytes are left out",
+        );
+        tell(
+            self.unknown_actions,
+            Incomplete,
+            "event has an action that this version does not know and is left out",
+            "events have an action that this version does not know and are left out",
+        );
         remarks
     }
 }
@@ -152,5 +182,16 @@ mod tests {
         }
         assert_eq!(counted(1, "block"), "1 block");
         assert_eq!(counted(2000, "block"), "2,000 blocks");
+    }
+
+    #[test]
+    fn one_is_told_in_the_singular() {
+        for (n, text) in [
+            (1, "1 block appears without a recorded allocation and is left out"),
+            (2000, "2,000 blocks appear without a recorded allocation and are left out"),
+        ] {
+            let oddities = Oddities { alloc_missing: n, ..Oddities::default() };
+            assert_eq!(oddities.remarks(), [Remark::incomplete(text)]);
+        }
     }
 }

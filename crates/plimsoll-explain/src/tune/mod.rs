@@ -319,10 +319,16 @@ fn remarks(
             grouped(options.budget),
         )));
     }
-    if options.device_total.is_none() || options.capacity.is_none() {
-        remarks.push(Remark::incomplete(
-            "garbage_collection_threshold was not tried: it needs a memory limit, and so the capacity and the memory of the device",
-        ));
+    let needed = match (options.capacity, options.device_total) {
+        (Some(_), Some(_)) => "",
+        (Some(_), None) => "the memory of the device (--total)",
+        (None, Some(_)) => "the capacity (--capacity)",
+        (None, None) => "the capacity and the memory of the device (--capacity and --total)",
+    };
+    if !needed.is_empty() {
+        remarks.push(Remark::incomplete(format!(
+            "garbage_collection_threshold was not tried: it is a share of a memory limit, and for that {needed} must be given"
+        )));
     }
     remarks
 }

@@ -128,7 +128,7 @@ impl<R: Read> Input<R> {
     /// The next bytes, as many as a length in the file says.
     pub(super) fn text(&mut self, length: u64) -> Result<&[u8], FormatError> {
         if length > MAX_TEXT {
-            let (what, value, limit) = ("a text of bytes", length, MAX_TEXT);
+            let (what, value, limit) = ("a text whose length in bytes is", length, MAX_TEXT);
             return Err(FormatError::TooLarge { section: SECTION, what, value, limit });
         }
         self.take(length as usize)

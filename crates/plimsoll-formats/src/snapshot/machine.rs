@@ -362,7 +362,7 @@ impl<R: Read> Machine<Source<R>> {
     fn begin(&mut self, dict: bool) -> Result<(), FormatError> {
         if self.open.len() >= MAX_OPEN {
             let (what, value, limit) =
-                ("containers inside each other", MAX_OPEN as u64 + 1, MAX_OPEN as u64);
+                ("containers nested to a depth of", MAX_OPEN as u64 + 1, MAX_OPEN as u64);
             return Err(FormatError::TooLarge { section: "memory snapshot", what, value, limit });
         }
         let end = self.held.len();

@@ -109,7 +109,7 @@ fn recognise(first: &[u8]) -> Result<(), FormatError> {
                 "pass the file that torch.cuda.memory._dump_snapshot() wrote",
             ),
             _ => Err(FormatError::NotSnapshot {
-                found: format!("not a pickle: it begins with {}", crate::error::shown_bytes(first)),
+                found: format!("a file that begins with {}", crate::error::shown_bytes(first)),
                 cure: "pass the file that torch.cuda.memory._dump_snapshot() wrote",
             }),
         },

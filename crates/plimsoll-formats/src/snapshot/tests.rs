@@ -296,7 +296,7 @@ fn says_what_a_file_is_that_is_no_snapshot() {
         (b"PK\x03\x04", "torch.save"),
         (b"{\"segments\": []}", "JSON"),
         (b"GGUF\x03\0\0\0", "model weights"),
-        (b"hello", "not a pickle: it begins with `hello`"),
+        (b"hello", "but a file that begins with `hello`"),
         (b"\x80\x04K\x01.", "a pickle of a number"),
         (b"\x80\x04}X\x01\0\0\0aK\x01s.", "a pickle of data without `segments`"),
     ] {
