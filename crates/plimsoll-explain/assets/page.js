@@ -14,7 +14,8 @@ async function unpack(id) {
   const node = element(id);
   if (!node) return null;
   const text = node.textContent;
-  const raw = Uint8Array.from(atob(text), c => c.charCodeAt(0));
+  const packed = atob(text), raw = new Uint8Array(packed.length);
+  for (let i = 0; i < raw.length; i++) raw[i] = packed.charCodeAt(i);
   const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream('deflate-raw'));
   const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
   let at = 0;
@@ -59,11 +60,18 @@ function colourOf(index, light = 0) {
   const lightness = (dark.matches ? 58 : 52) + light;
   return `hsl(${hueOf(layer, index)} ${grey ? 6 : 58}% ${lightness}%)`;
 }
-let palette = [];
+// Colours of the layers, and the same as pixels; colours of the page by name.
+let palette = [], inks = [], faint = [], theme = {};
 function repaintPalette() {
   palette = head.layers.map((_, i) => [-9, -4, 0, 5, 10].map(light => colourOf(i, light)));
+  inks = palette.map(shades => shades.map(shade => ink(shade)));
+  faint = palette.map(shades => shades.map(shade => ink(shade, 31)));
+  const style = getComputedStyle(document.documentElement);
+  theme = Object.fromEntries(['--panel', '--ink', '--dim', '--line', '--accent', '--load', '--reserved', '--box']
+    .map(name => [name, style.getPropertyValue(name).trim()]));
+  rasterImage = overviewImage = null;
 }
-const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const css = name => theme[name];
 
 // ---- What is shown -----------------------------------------------------------------------------------------------
 
@@ -150,9 +158,14 @@ async function stateBefore(event, each) {
   return blocks;
 }
 
-// Applies the events from one to another, the last one excluded.
+// Applies the events from one to another, the last one excluded. It lets the page draw between pieces.
 async function walk(from, to, blocks, each) {
+  let rested = performance.now();
   for (let at = from; at < to;) {
+    if (performance.now() - rested > 5) {
+      await new Promise(requestAnimationFrame);
+      rested = performance.now();
+    }
     const number = Math.floor(at / head.piece);
     const steps = await piece(number);
     const first = number * head.piece, last = Math.min(to, first + head.piece);
@@ -175,40 +188,55 @@ async function walk(from, to, blocks, each) {
   }
 }
 
-let loading = 0;
-// Unpacks a window around the view, so that panning has something to draw.
+let loading = false;
+// Unpacks a window around the view, so that panning has something to draw; one at a time, the newest view last.
 async function loadExact() {
-  const width = view.to - view.from;
-  if (width > EXACT) { exact = null; return; }
-  if (exact && exact.from <= view.from && exact.to >= view.to) return;
-  const turn = ++loading;
+  if (loading) return;
+  loading = true;
+  try {
+    while (view.to - view.from <= EXACT && !covers(.5)) await loadWindow();
+  } finally {
+    loading = false;
+  }
+  if (view.to - view.from > EXACT) exact = null;
+}
+// Whether the window holds the view and a share of its width on both sides.
+function covers(share) {
+  const beside = (view.to - view.from) * share;
+  return exact && exact.from <= Math.max(view.from - beside, 0) && exact.to >= Math.min(view.to + beside, head.events);
+}
+const isFine = () => view.to - view.from <= EXACT && covers(0);
+
+async function loadWindow() {
+  const width = view.to - view.from, layers = head.layers.length;
   const from = Math.max(0, Math.floor(view.from - width)), to = Math.min(head.events, Math.ceil(view.to + width));
   const blocks = await stateBefore(from);
-  if (turn !== loading) return;
-  const rows = [], sums = head.layers.map(() => 0);
+  const rows = [], sums = new Float64Array(layers);
   const open = new Map();
-  for (const block of blocks.values()) {
-    const row = [block[3], head.events, block[0], block[1], block[2]];
+  // The sums of the layers after each event that changed them, one row after the other.
+  const curve = { at: new Float64Array(to - from + 1), sums: new Float64Array((to - from + 1) * layers), length: 0 };
+  const note = at => {
+    curve.at[curve.length] = at;
+    curve.sums.set(sums, curve.length++ * layers);
+  };
+  const begin = (at, block) => {
+    const row = [at, head.events, block[0], block[1], block[2]];
     rows.push(row);
     open.set(block[0], row);
     sums[head.layer_of[block[2]]] += block[1];
-  }
-  const curve = { at: [from], sums: [sums.slice()] };
+  };
+  for (const block of blocks.values()) begin(block[3], block);
+  note(from);
   await walk(from, to, blocks, (at, block, begins) => {
     if (begins) {
-      const row = [at, head.events, block[0], block[1], block[2]];
-      rows.push(row);
-      open.set(block[0], row);
-      sums[head.layer_of[block[2]]] += block[1];
+      begin(at, block);
     } else {
       const row = open.get(block[0]);
       if (row) row[1] = at;
       sums[head.layer_of[block[2]]] -= block[1];
     }
-    curve.at.push(at);
-    curve.sums.push(sums.slice());
+    note(at);
   });
-  if (turn !== loading) return;
   exact = { from, to, rows, curve };
   draw();
 }
@@ -229,6 +257,47 @@ function surface(canvas) {
   return { pen, width, height };
 }
 
+// Boxes and curves are set pixel by pixel: what a frame costs is bounded by the pixels, however many blocks there are.
+const sheets = new Map();
+function sheet(canvas) {
+  const { width, height } = canvas;
+  let own = sheets.get(canvas);
+  if (!own || own.width !== width || own.height !== height) {
+    const image = new ImageData(Math.max(width, 1), Math.max(height, 1));
+    const under = document.createElement('canvas');
+    under.width = image.width;
+    under.height = image.height;
+    own = { image, under, width, height, pixels: new Uint32Array(image.data.buffer) };
+    sheets.set(canvas, own);
+  }
+  own.pixels.fill(0);
+  return own;
+}
+function fillBox(own, left, up, right, down, colour) {
+  left = Math.max(left, 0);
+  right = Math.min(right, own.width);
+  down = Math.min(down, own.height);
+  if (left >= right) return;
+  for (let row = Math.max(up, 0); row < down; row++) {
+    if (right - left === 1) own.pixels[row * own.width + left] = colour;
+    else own.pixels.fill(colour, row * own.width + left, row * own.width + right);
+  }
+}
+function lay(pen, own) {
+  own.under.getContext('2d').putImageData(own.image, 0, 0);
+  pen.save();
+  pen.setTransform(1, 0, 0, 1, 0, 0);
+  pen.drawImage(own.under, 0, 0);
+  pen.restore();
+}
+// A colour as one pixel.
+const scratch = document.createElement('canvas').getContext('2d');
+function ink(colour, alpha = 255) {
+  scratch.fillStyle = colour;
+  const value = parseInt(scratch.fillStyle.slice(1), 16);
+  return (alpha << 24 | (value & 255) << 16 | (value & 0xff00) | value >> 16) >>> 0;
+}
+
 const top = () => Math.max(head.reserved_peak, head.peak_bytes, 1) * 1.04;
 // The load line is drawn where it is not far above everything else.
 const ceiling = () => head.capacity && head.capacity < top() * 2.5 ? Math.max(top(), head.capacity * 1.04) : top();
@@ -243,46 +312,35 @@ function ticks(limit, wanted) {
 }
 
 function drawMemory() {
-  const { pen, width, height } = surface(element('memory'));
+  const canvas = element('memory');
+  const { pen, width, height } = surface(canvas);
   const bottom = height - 16, high = ceiling();
   const x = event => (event - view.from) / (view.to - view.from) * width;
   const y = value => bottom - value / high * (bottom - 6);
-  pen.lineWidth = 1;
-  pen.strokeStyle = css('--line');
+  if (!curves) return;
+  const own = sheet(canvas), ratio = canvas.height / Math.max(height, 1);
+  for (const value of ticks(high, 5)) {
+    const at = Math.round(y(value) * ratio);
+    fillBox(own, 0, at, own.width, at + 1, ink(css('--line')));
+  }
+  const shown = head.layers.map((_, i) => i).filter(i => !hidden.has(i));
+  for (const column of isFine() ? fineColumns(own.width) : coarseColumns(own.width)) {
+    let base = 0, down = Math.round(y(0) * ratio);
+    for (const layer of shown) {
+      base += column.sums[column.first + layer * column.step];
+      const up = Math.round(y(base * UNIT) * ratio);
+      fillBox(own, column.left, up, column.right, down, inks[layer][2]);
+      down = up;
+    }
+  }
+  line(own, value => y(value) * ratio, curves.reserved, ink(css('--reserved')), ratio, false);
+  line(own, value => y(value) * ratio, curves.requested, ink(css('--ink')), ratio, true);
+  lay(pen, own);
   pen.fillStyle = css('--dim');
   for (const value of ticks(high, 5)) {
-    const at = Math.round(y(value)) + .5;
-    pen.beginPath(); pen.moveTo(0, at); pen.lineTo(width, at); pen.stroke();
+    // The uppermost line is left to the marks.
+    if (y(value) > 40) label(pen, bytes(value), 4, y(value) - 3);
   }
-  if (!curves) return;
-  const shown = head.layers.map((_, i) => i).filter(i => !hidden.has(i));
-  const fine = exact && exact.from <= view.from && exact.to >= view.to && view.to - view.from <= EXACT;
-  // Columns: positions with the stacked sums.
-  const columns = fine ? fineColumns(width, x) : coarseColumns(width);
-  const base = new Float64Array(columns.length);
-  for (const layer of shown) {
-    pen.fillStyle = palette[layer][2];
-    pen.beginPath();
-    let begun = false;
-    for (let i = 0; i < columns.length; i++) {
-      const value = base[i] + columns[i].sums[layer] * UNIT;
-      const next = i + 1 < columns.length ? columns[i + 1].x : width;
-      const at = y(value);
-      if (begun) pen.lineTo(columns[i].x, at); else { pen.moveTo(columns[i].x, at); begun = true; }
-      pen.lineTo(next, at);
-    }
-    for (let i = columns.length - 1; i >= 0; i--) {
-      const next = i + 1 < columns.length ? columns[i + 1].x : width;
-      pen.lineTo(next, y(base[i]));
-      pen.lineTo(columns[i].x, y(base[i]));
-      base[i] += columns[i].sums[layer] * UNIT;
-    }
-    pen.fill();
-  }
-  line(pen, width, x, y, curves.reserved, css('--reserved'), []);
-  line(pen, width, x, y, curves.requested, css('--ink'), [2, 3]);
-  pen.fillStyle = css('--dim');
-  for (const value of ticks(high, 5)) label(pen, bytes(value), 4, Math.max(y(value) - 3, 10));
   if (head.capacity) {
     if (head.capacity < high) {
       pen.strokeStyle = pen.fillStyle = css('--load');
@@ -303,7 +361,7 @@ function drawMemory() {
     const at = Math.min(Math.max(x(event) - wide / 2, 2), width - wide - 2);
     if (at > free) { pen.fillText(words, at, height - 4); free = at + wide + 8; }
   }
-  drawMarks(pen, width, bottom, x);
+  drawMarks(pen, width, bottom, x, true);
 }
 
 // Text that can be read on any ground.
@@ -318,76 +376,116 @@ function label(pen, words, x, y) {
   pen.fillText(words, x, y);
 }
 
+// The stretches in view, in groups that a point of the picture shows; groups stay the same while the view moves.
+function* stretches(width) {
+  const from = Math.max(0, Math.floor(view.from / head.stride)), last = Math.min(head.stretches, Math.ceil(view.to / head.stride));
+  const step = 2 ** Math.max(0, Math.ceil(Math.log2((last - from) / width)));
+  const x = stretch => Math.round((stretch * head.stride - view.from) / (view.to - view.from) * width);
+  for (let i = Math.floor(from / step) * step; i < last; i += step) {
+    const end = Math.min(i + step, head.stretches);
+    yield { first: i, end, left: x(i), right: end === head.stretches ? width : x(end) };
+  }
+}
+
+// Columns: positions, and where the sums of the layers are.
 function coarseColumns(width) {
-  const columns = [];
-  const first = Math.max(0, Math.floor(view.from / head.stride)), last = Math.min(head.stretches, Math.ceil(view.to / head.stride));
-  const step = Math.max(1, Math.floor((last - first) / (width * 1.5)));
-  for (let i = first; i < last; i += step) {
+  const columns = [], layers = curves.layers;
+  for (const { first, end, left, right } of stretches(width)) {
     // Of the stretches under one point, the one that held most.
-    let best = i;
-    for (let j = i + 1; j < Math.min(i + step, last); j++) if (curves.highest[j] > curves.highest[best]) best = j;
-    const x = (i * head.stride - view.from) / (view.to - view.from) * width;
-    columns.push({ x, sums: curves.layers.map(series => series[best]) });
+    let best = first;
+    for (let j = first + 1; j < end; j++) if (curves.highest[j] > curves.highest[best]) best = j;
+    columns.push({ left, right, sums: layers, first: best, step: head.stretches });
   }
   return columns;
 }
 
-function fineColumns(width, x) {
-  const { at, sums } = exact.curve;
-  const columns = [];
-  let low = 0, high = at.length - 1;
+function fineColumns(width) {
+  const { at, sums, length } = exact.curve, layers = head.layers.length;
+  const x = event => Math.round((event - view.from) / (view.to - view.from) * width);
+  let low = 0, high = length - 1;
   while (low < high) {
     const middle = (low + high + 1) >> 1;
     if (at[middle] <= view.from) low = middle; else high = middle - 1;
   }
-  let best = null, bestTotal = -1, pixel = -Infinity;
-  for (let i = low; i < at.length && at[i] <= view.to; i++) {
-    const position = x(at[i]);
-    const total = sums[i].reduce((a, b) => a + b, 0);
-    if (position - pixel < .7) {
-      if (total > bestTotal) { best.sums = sums[i]; bestTotal = total; }
-    } else {
-      best = { x: Math.max(position, 0), sums: sums[i] };
-      bestTotal = total;
-      pixel = position;
-      columns.push(best);
+  const columns = [];
+  let column = null, most = -1;
+  for (let i = low; i < length && at[i] <= view.to; i++) {
+    const left = Math.max(x(at[i]), 0);
+    let total = 0;
+    for (let layer = 0; layer < layers; layer++) total += sums[i * layers + layer];
+    if (!column || left > column.left) {
+      if (column) column.right = left;
+      columns.push(column = { left, right: width, sums, first: i * layers, step: 1 });
+      most = total;
+    } else if (total > most) {
+      column.first = i * layers;
+      most = total;
     }
   }
   return columns;
 }
 
-function line(pen, width, x, y, series, colour, dash) {
-  const first = Math.max(0, Math.floor(view.from / head.stride)), last = Math.min(head.stretches, Math.ceil(view.to / head.stride));
-  const step = Math.max(1, Math.floor((last - first) / (width * 1.5)));
-  pen.strokeStyle = colour;
-  pen.lineWidth = 1.5;
-  pen.setLineDash(dash);
-  pen.beginPath();
-  for (let i = first; i < last; i += step) {
+function line(own, y, series, colour, ratio, dotted) {
+  const thick = Math.max(1, Math.round(1.5 * ratio)), dot = Math.max(2, Math.round(2 * ratio));
+  const dots = (left, up, right, down) => {
+    for (let row = Math.max(up, 0); row < Math.min(down, own.height); row++) {
+      for (let at = Math.max(left, 0); at < Math.min(right, own.width); at++) {
+        if ((at + row) % (2 * dot) < dot) own.pixels[row * own.width + at] = colour;
+      }
+    }
+  };
+  const put = dotted ? dots : (left, up, right, down) => fillBox(own, left, up, right, down, colour);
+  let before = null;
+  for (const { first, end, left, right } of stretches(own.width)) {
     let value = 0;
-    for (let j = i; j < Math.min(i + step, last); j++) value = Math.max(value, series[j]);
-    const a = x(i * head.stride), b = x(Math.min((i + step) * head.stride, EVENTS)), at = y(value * UNIT);
-    if (i === first) pen.moveTo(a, at); else pen.lineTo(a, at);
-    pen.lineTo(b, at);
+    for (let j = first; j < end; j++) value = Math.max(value, series[j]);
+    const at = Math.round(y(value * UNIT) - thick / 2);
+    put(left, at, right, at + thick);
+    if (!dotted && before !== null && before !== at) put(left, Math.min(before, at), left + thick, Math.max(before, at) + thick);
+    before = at;
   }
-  pen.stroke();
-  pen.setLineDash([]);
 }
 
-function drawMarks(pen, width, bottom, x) {
-  let lastX = -1e9;
-  for (const mark of head.marks) {
-    const at = x(mark.event);
-    if (at < 0 || at > width) continue;
-    const oom = mark.kind === 'oom';
-    if (!oom && at - lastX < 40) continue;
-    if (!oom) lastX = at;
-    pen.strokeStyle = pen.fillStyle = oom ? css('--load') : css('--dim');
-    pen.globalAlpha = oom ? 1 : .6;
-    pen.lineWidth = oom ? 1.5 : 1;
+// The first of rows in order of events that is not before an event.
+function after(rows, event) {
+  let low = 0, high = rows.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if ((rows[middle][0] ?? rows[middle]) < event) low = middle + 1; else high = middle;
+  }
+  return low;
+}
+
+function drawMarks(pen, width, bottom, x, named) {
+  const stroke = (at, colour, alpha, thick) => {
+    pen.strokeStyle = pen.fillStyle = colour;
+    pen.globalAlpha = alpha;
+    pen.lineWidth = thick;
     pen.beginPath(); pen.moveTo(at, 0); pen.lineTo(at, bottom); pen.stroke();
     pen.globalAlpha = 1;
-    label(pen, oom ? 'out of memory' : mark.text, Math.min(at + 3, width - 90), 11);
+  };
+  const name = (words, at, free, row) => {
+    const wide = pen.measureText(words).width, left = Math.min(at + 3, width - wide - 3);
+    if (left < free) return free;
+    label(pen, words, left, row);
+    return left + wide + 6;
+  };
+  // Runs that are at least so many points apart; those between are not even looked at.
+  let free = 0;
+  for (let i = after(head.runs, view.from); i < head.runs.length && head.runs[i][0] <= view.to;) {
+    const at = x(head.runs[i][0]);
+    stroke(at, css('--dim'), .6, 1);
+    if (named) free = name(head.runs[i][1], at, free, 11);
+    i = Math.max(i + 1, after(head.runs, head.runs[i][0] + 40 / width * (view.to - view.from)));
+  }
+  free = 0;
+  let last = -1;
+  for (let i = after(head.ooms, view.from); i < head.ooms.length && head.ooms[i] <= view.to; i++) {
+    const at = Math.round(x(head.ooms[i]));
+    if (at === last) continue;
+    last = at;
+    stroke(at, css('--load'), 1, 1.5);
+    if (named) free = name('out of memory', at, free, 24);
   }
   for (const [event, colour] of [[moment + 1, css('--accent')], [hover === null ? null : hover + .5, css('--dim')]]) {
     if (event === null) continue;
@@ -399,48 +497,46 @@ function drawMarks(pen, width, bottom, x) {
   }
 }
 
-let rasterImage = null, rasterColour = '';
+let rasterImage = null;
 function drawAddresses() {
-  const { pen, width, height } = surface(element('addresses'));
+  const canvas = element('addresses');
+  const { pen, width, height } = surface(canvas);
   if (!raster || !head.row) return;
   const x = event => (event - view.from) / (view.to - view.from) * width;
   const y = place => place / head.row * height;
-  if (!rasterImage || rasterColour !== css('--dim')) {
-    rasterColour = css('--dim');
+  if (!rasterImage) {
     const [columns, rows] = head.raster;
-    const canvas = document.createElement('canvas');
-    canvas.width = columns; canvas.height = rows;
-    const ink = canvas.getContext('2d');
-    const image = ink.createImageData(columns, rows);
+    rasterImage = document.createElement('canvas');
+    rasterImage.width = columns; rasterImage.height = rows;
+    const image = new ImageData(columns, rows);
     const tone = dark.matches ? 170 : 110;
     for (let i = 0; i < raster.length; i++) {
       image.data[4 * i] = image.data[4 * i + 1] = image.data[4 * i + 2] = tone;
       image.data[4 * i + 3] = raster[i] * .55;
     }
-    ink.putImageData(image, 0, 0);
-    rasterImage = canvas;
+    rasterImage.getContext('2d').putImageData(image, 0, 0);
   }
   const [columns, rows] = head.raster;
   const rowUnits = Math.ceil(head.row / rows);
   pen.imageSmoothingEnabled = false;
   const a = view.from / EVENTS * columns, b = view.to / EVENTS * columns;
   pen.drawImage(rasterImage, a, 0, Math.max(b - a, 1e-6), head.row / rowUnits, 0, 0, width, height);
-  const fine = exact && exact.from <= view.from && exact.to >= view.to && view.to - view.from <= EXACT;
-  const rows_ = fine ? exact.rows : largest;
-  shownRows = rows_;
-  for (const row of rows_) {
-    if (row[0] > view.to || row[1] < view.from) continue;
-    const left = Math.max(x(row[0]), -1), right = Math.min(x(row[1]), width + 1);
-    const w = right - left, up = y(row[2]), h = y(row[2] + row[3]) - up;
-    if (w * h < .25) continue;
-    const layer = head.layer_of[row[4]];
+  shownRows = isFine() ? exact.rows : largest;
+  const own = sheet(canvas), across = own.width / (view.to - view.from), along = own.height / head.row;
+  for (const [birth, death, place, size, group] of shownRows) {
+    if (birth > view.to || death < view.from) continue;
+    const left = (birth - view.from) * across, right = (death - view.from) * across;
+    const up = place * along, down = (place + size) * along;
+    if ((right - left) * (down - up) < .25) continue;
+    const layer = head.layer_of[group];
     if (hidden.has(layer)) continue;
-    const dim = matching && !matching[row[4]];
-    pen.globalAlpha = dim ? .12 : 1;
-    pen.fillStyle = palette[layer][(row[4] * 7 + row[0]) % 5];
-    pen.fillRect(left, up, Math.max(w, .6), Math.max(h - (h > 3 ? .6 : 0), .5));
+    const shades = matching && !matching[group] ? faint : inks;
+    // At least one point each way; a gap below where there is room for one.
+    const a = Math.round(left), b = Math.max(Math.round(right), a + 1);
+    const c = Math.round(up), d = Math.max(Math.round(down) - (down - up > 3 ? 1 : 0), c + 1);
+    fillBox(own, a, c, b, d, shades[layer][(group * 7 + birth) % 5]);
   }
-  pen.globalAlpha = 1;
+  lay(pen, own);
   pen.strokeStyle = css('--line');
   pen.fillStyle = css('--dim');
   for (const range of head.ranges) {
@@ -448,13 +544,33 @@ function drawAddresses() {
     if (range[1] / UNIT / head.row * height < 3) continue;
     pen.beginPath(); pen.moveTo(0, at); pen.lineTo(width, at); pen.stroke();
   }
-  drawMarks(pen, width, height, x);
+  drawMarks(pen, width, height, x, false);
 }
 let shownRows = [];
 
+let overviewImage = null;
 function drawOverview() {
-  const { pen, width, height } = surface(element('overview'));
-  if (!curves) return;
+  const canvas = element('overview');
+  const { pen, width, height } = surface(canvas);
+  // A window that is not laid out yet has no points.
+  if (!curves || !canvas.width || !canvas.height) return;
+  if (!overviewImage || overviewImage.width !== canvas.width || overviewImage.height !== canvas.height) {
+    overviewImage = paintOverview(canvas.width, canvas.height);
+  }
+  pen.drawImage(overviewImage, 0, 0, width, height);
+  const a = view.from / EVENTS * width, b = view.to / EVENTS * width;
+  pen.fillStyle = css('--accent');
+  pen.globalAlpha = .18;
+  pen.fillRect(a, 0, Math.max(b - a, 2), height);
+  pen.globalAlpha = 1;
+  pen.strokeStyle = css('--accent');
+  pen.strokeRect(a + .5, .5, Math.max(b - a, 2) - 1, height - 1);
+}
+
+function paintOverview(width, height) {
+  const canvas = document.createElement('canvas');
+  canvas.width = width; canvas.height = height;
+  const pen = canvas.getContext('2d');
   pen.fillStyle = css('--reserved');
   pen.globalAlpha = .55;
   const high = top();
@@ -465,25 +581,20 @@ function drawOverview() {
     const h = value * UNIT / high * (height - 4);
     pen.fillRect(pixel, height - h, 1, h);
   }
-  pen.globalAlpha = 1;
-  const a = view.from / EVENTS * width, b = view.to / EVENTS * width;
-  pen.fillStyle = css('--accent');
-  pen.globalAlpha = .18;
-  pen.fillRect(a, 0, Math.max(b - a, 2), height);
-  pen.globalAlpha = 1;
-  pen.strokeStyle = css('--accent');
-  pen.strokeRect(a + .5, .5, Math.max(b - a, 2) - 1, height - 1);
+  return canvas;
 }
 
-let queued = false;
+let queued = false, drawing = 0;
 function draw() {
   if (queued) return;
   queued = true;
   requestAnimationFrame(() => {
     queued = false;
+    const began = performance.now();
     drawMemory();
     drawAddresses();
     drawOverview();
+    drawing = performance.now() - began;
     const words = `events ${count(Math.floor(view.from))} to ${count(Math.ceil(view.to))} of ${count(head.events)}`;
     element('where').textContent = words;
   });
@@ -565,7 +676,7 @@ function fillTable() {
 
 let flameRoot = null, flameFocus = null, flameBoxes = [];
 function flameTree() {
-  const root = { name: 'everything', bytes: 0, children: new Map(), layer: 0, parent: null };
+  const root = { name: 'everything', bytes: 0, children: new Map(), layer: null, parent: null };
   for (const [group, entry] of live.groups) {
     let node = root;
     node.bytes += entry.bytes;
@@ -614,10 +725,10 @@ function paintFlame() {
   const paint = (node, left, wide, row) => {
     if (wide < .5) return;
     flameBoxes.push([left, left + wide, row, node]);
-    pen.fillStyle = palette[node.layer][node.name.length % 5];
+    pen.fillStyle = node.layer === null ? css('--box') : palette[node.layer][node.name.length % 5];
     pen.fillRect(left, row * high, Math.max(wide - .7, .5), high - 1);
     if (wide > 34) {
-      pen.fillStyle = dark.matches ? '#101418' : '#ffffff';
+      pen.fillStyle = node.layer === null ? css('--ink') : dark.matches ? '#101418' : '#ffffff';
       pen.save();
       pen.beginPath(); pen.rect(left, row * high, wide - 3, high); pen.clip();
       pen.fillText(node.name, left + 4, row * high + 13);
@@ -654,6 +765,8 @@ function show(from, to) {
   view.from = from;
   view.to = from + width;
   draw();
+  if (view.to - view.from > EXACT) { exact = null; return; }
+  if (exact && !covers(.5)) loadExact();
   clearTimeout(settle);
   settle = setTimeout(loadExact, 60);
 }
@@ -752,9 +865,12 @@ addEventListener('keydown', event => {
   const act = {
     ArrowLeft: () => show(view.from - by, view.to - by), ArrowRight: () => show(view.from + by, view.to + by),
     '+': () => zoom(.5, moment), '-': () => zoom(2, (view.from + view.to) / 2),
-    Home: whole, p: toPeak, ',': () => pick(moment - 1), '.': () => pick(moment + 1),
+    Enter: () => pick(hover === null ? (view.from + view.to) / 2 : hover),
+    Home: whole, p: toPeak, P: toPeak, ',': () => pick(moment - 1), '.': () => pick(moment + 1),
   }[event.key];
-  if (act) { event.preventDefault(); act(); }
+  if (!act || (event.key === 'Enter' && !event.target.matches('canvas'))) return;
+  event.preventDefault();
+  act();
 });
 for (const button of document.querySelectorAll('[data-tab]')) {
   button.addEventListener('click', () => { tab = button.dataset.tab; showTab(); });
@@ -824,13 +940,14 @@ async function begin() {
   words();
   legend();
   const data = await unpack('curves');
-  const series = () => {
-    const values = new Float64Array(head.stretches);
+  const series = (values = new Float64Array(head.stretches), at = 0) => {
     let last = 0;
-    for (let i = 0; i < head.stretches; i++) values[i] = last += data.difference();
+    for (let i = at; i < at + head.stretches; i++) values[i] = last += data.difference();
     return values;
   };
-  curves = { highest: series(), lowest: series(), reserved: series(), requested: series(), layers: head.layers.map(series) };
+  curves = { highest: series(), lowest: series(), reserved: series(), requested: series() };
+  curves.layers = new Float64Array(head.stretches * head.layers.length);
+  head.layers.forEach((_, layer) => series(curves.layers, layer * head.stretches));
   draw();
   raster = (await unpack('raster'));
   const cells = head.raster[0] * head.raster[1], full = new Uint8Array(cells);
@@ -853,6 +970,6 @@ async function begin() {
   document.documentElement.dataset.ready = 'all';
 }
 // For tests and for scripts of the curious.
-window.plimsoll = { head, view, show, zoom, pick, stateBefore, live: () => live, exact: () => exact };
+window.plimsoll = { head, view, show, zoom, pick, stateBefore, live: () => live, exact: () => exact, drawing: () => drawing };
 begin();
 })();

@@ -123,7 +123,10 @@ struct Head<'a> {
     frames: &'a [String],
     /// Ranges: address in hexadecimal, bytes, place.
     ranges: Vec<(String, u64, u32)>,
-    marks: Vec<Mark>,
+    /// Events at which memory ran out.
+    ooms: Vec<u32>,
+    /// What began at which event.
+    runs: Vec<(u32, &'static str)>,
     /// Event and seconds since the first, at even distances.
     times: Vec<(u32, f64)>,
 }
@@ -152,14 +155,6 @@ struct FindingOfPage<'a> {
     command: Option<&'a str>,
 }
 
-/// A moment worth a line across the picture.
-#[derive(Serialize)]
-struct Mark {
-    event: u32,
-    kind: &'static str,
-    text: String,
-}
-
 /// A run of events in a word.
 const fn word_of(doing: Doing) -> &'static str {
     match doing {
@@ -181,16 +176,13 @@ fn head<'a>(
     curves: &'a Curves,
 ) -> Head<'a> {
     let recording = sorted.recording;
-    let marks = recording.ooms.iter().map(|oom| Mark {
-        event: oom.event,
-        kind: "oom",
-        text: format!("out of memory: {} asked for, {} free", oom.rounded, oom.device_free),
-    });
-    let runs = sorted.runs.iter().map(|run| Mark {
-        event: run.first,
-        kind: "run",
-        text: word_of(run.doing).to_owned(),
-    });
+    let mut runs: Vec<(u32, &'static str)> =
+        sorted.runs.iter().map(|run| (run.first, word_of(run.doing))).collect();
+    // A long recording has a hundred thousand runs, most of which go on with what the one before did.
+    runs.dedup_by_key(|run| run.1);
+    runs.retain(|run| !run.1.is_empty());
+    let mut ooms: Vec<u32> = recording.ooms.iter().map(|oom| oom.event).collect();
+    ooms.sort_unstable();
     Head {
         title: &text.title,
         subtitle: &text.subtitle,
@@ -227,7 +219,8 @@ fn head<'a>(
         ranges: (scene.ranges.iter())
             .map(|range| (format!("{:#x}", range.address), range.size, range.at))
             .collect(),
-        marks: marks.chain(runs).collect(),
+        ooms,
+        runs,
         times: times(recording, scene.events),
     }
 }
