@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Passes every check of the project and installs what they need: `bash scripts/test.sh`.
 #
-# Needs a Rust toolchain; everything else comes from rustup and the crate registry. The first failing step ends the
+# Needs a Rust toolchain and Python; everything else comes from rustup, the registries of crates and Python packages,
+# and, for the browser, the distribution's packages. The first failing step ends the
 # run with its exit code. CARGO_TARGET_DIR is respected.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -32,12 +33,12 @@ step() {
     closing+=("$(printf 'ok %4ss  %s' "$((SECONDS - begin))" "$name")")
     while IFS= read -r line; do
         closing+=("            $line")
-    done < <(grep -E '^ *(Summary \[|test result: )' "$logs/log" | sum_results)
+    done < <(grep -E '^ *(Summary \[|test result: |[0-9]+ (passed|failed).* in [0-9.]+s)' "$logs/log" | sum_results)
 }
 
 # The many "test result" lines of `cargo test` as one; lines of other runners as they are.
 sum_results() {
-    awk '/test result:/ { for (i = 1; i < NF; i++) { if ($(i+1) ~ /^passed/) p += $i; if ($(i+1) ~ /^failed/) f += $i;
+    awk '/test result: (ok|FAILED)/ { for (i = 1; i < NF; i++) { if ($(i+1) ~ /^passed/) p += $i; if ($(i+1) ~ /^failed/) f += $i;
              if ($(i+1) ~ /^ignored/) g += $i }; n++; next }
          { sub(/^ +/, ""); print }
          END { if (n) printf "test result: ok. %d passed; %d failed; %d ignored in %d binaries\n", p, f, g, n }'
@@ -102,6 +103,9 @@ step "tests (generated references, documentation and links included)" unit_tests
 step "documentation tests" cargo test --workspace --doc --locked
 step "programs" cargo build --workspace --locked
 step "command line" smoke
+step "pages of recordings in a browser" bash scripts/page_test.sh
+step "Parquet" cargo test --locked -p plimsoll-explain --features parquet --test exports
+step "Parquet on the command line" cargo check --locked -p plimsoll-cli --features parquet
 step "validation bars" built xtask validate
 
 printf '\n'

@@ -348,7 +348,8 @@ function drawMemory() {
       pen.lineWidth = 1.5;
       pen.beginPath(); pen.moveTo(0, y(head.capacity)); pen.lineTo(width, y(head.capacity)); pen.stroke();
       pen.setLineDash([]);
-      label(pen, 'load line ' + bytes(head.capacity), width - 130, Math.max(y(head.capacity) - 4, 10));
+      // Below its line: above it are the names of the runs.
+      label(pen, 'load line ' + bytes(head.capacity), 90, y(head.capacity) + 13);
     }
   }
   pen.fillStyle = css('--dim');
@@ -356,7 +357,7 @@ function drawMemory() {
   const labels = Math.max(2, Math.floor(width / 150));
   for (let i = 0; i <= labels; i++) {
     const event = Math.round(view.from + (view.to - view.from) * i / labels);
-    const words = head.times.length ? `${timeAt(event).toFixed(3)} s` : count(event);
+    const words = !head.events ? '' : head.times.length ? `${timeAt(event).toFixed(3)} s` : count(event);
     const wide = pen.measureText(words).width;
     const at = Math.min(Math.max(x(event) - wide / 2, 2), width - wide - 2);
     if (at > free) { pen.fillText(words, at, height - 4); free = at + wide + 8; }
@@ -525,7 +526,8 @@ function drawAddresses() {
   const own = sheet(canvas), across = own.width / (view.to - view.from), along = own.height / head.row;
   for (const [birth, death, place, size, group] of shownRows) {
     if (birth > view.to || death < view.from) continue;
-    const left = (birth - view.from) * across, right = (death - view.from) * across;
+    // What is never freed lasts to the edge, also where there is no event at all.
+    const left = (birth - view.from) * across, right = ((death >= head.events ? EVENTS : death) - view.from) * across;
     const up = place * along, down = (place + size) * along;
     if ((right - left) * (down - up) < .25) continue;
     const layer = head.layer_of[group];
@@ -595,7 +597,7 @@ function draw() {
     drawAddresses();
     drawOverview();
     drawing = performance.now() - began;
-    const words = `events ${count(Math.floor(view.from))} to ${count(Math.ceil(view.to))} of ${count(head.events)}`;
+    const words = !head.events ? 'no events: the state alone' : `events ${count(Math.floor(view.from))} to ${count(Math.ceil(view.to))} of ${count(head.events)}`;
     element('where').textContent = words;
   });
 }
@@ -619,7 +621,7 @@ async function pick(event) {
     groups.set(group, entry);
   }
   live = { groups, total, blocks: blocks.size };
-  element('moment').textContent = momentWords(moment) + (moment === Math.min(head.peak, EVENTS - 1) ? ' (the peak)' : '');
+  element('moment').textContent = !head.events ? 'the moment of the dump' : momentWords(moment) + (moment === Math.min(head.peak, EVENTS - 1) ? ' (the peak)' : '');
   element('sums').textContent = `${bytes(total)} allocated in ${count(blocks.size)} blocks`
     + (head.capacity ? `, ${(100 * total / head.capacity).toFixed(1)} % of the load line` : '');
   showTab();
@@ -915,7 +917,7 @@ function words() {
   element('subtitle').textContent = head.subtitle;
   for (const [name, value] of head.facts) {
     const box = document.createElement('div');
-    box.append(Object.assign(document.createElement('dt'), { textContent: name }), Object.assign(document.createElement('dd'), { textContent: value }));
+    box.append(Object.assign(document.createElement('dt'), { textContent: name }), Object.assign(document.createElement('dd'), { textContent: /^\d+$/.test(value) ? count(+value) : value }));
     element('facts').append(box);
   }
   element('findings-box').hidden = !head.findings.length;
