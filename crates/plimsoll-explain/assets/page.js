@@ -355,9 +355,12 @@ function drawMemory() {
   pen.fillStyle = css('--dim');
   let free = -1;
   const labels = Math.max(2, Math.floor(width / 150));
+  // So many digits that neighbours differ.
+  const apart = head.times.length ? (timeAt(view.to) - timeAt(view.from)) / labels : 1;
+  const digits = Math.min(Math.max(Math.ceil(1 - Math.log10(Math.max(apart, 1e-9))), 1), 6);
   for (let i = 0; i <= labels; i++) {
     const event = Math.round(view.from + (view.to - view.from) * i / labels);
-    const words = !head.events ? '' : head.times.length ? `${timeAt(event).toFixed(3)} s` : count(event);
+    const words = !head.events ? '' : head.times.length ? `${timeAt(event).toFixed(digits)} s` : count(event);
     const wide = pen.measureText(words).width;
     const at = Math.min(Math.max(x(event) - wide / 2, 2), width - wide - 2);
     if (at > free) { pen.fillText(words, at, height - 4); free = at + wide + 8; }
@@ -521,8 +524,9 @@ function drawAddresses() {
   const rowUnits = Math.ceil(head.row / rows);
   pen.imageSmoothingEnabled = false;
   const a = view.from / EVENTS * columns, b = view.to / EVENTS * columns;
-  pen.drawImage(rasterImage, a, 0, Math.max(b - a, 1e-6), head.row / rowUnits, 0, 0, width, height);
-  shownRows = isFine() ? exact.rows : largest;
+  const fine = isFine();
+  if (!fine) pen.drawImage(rasterImage, a, 0, Math.max(b - a, 1e-6), head.row / rowUnits, 0, 0, width, height);
+  shownRows = fine ? exact.rows : largest;
   const own = sheet(canvas), across = own.width / (view.to - view.from), along = own.height / head.row;
   for (const [birth, death, place, size, group] of shownRows) {
     if (birth > view.to || death < view.from) continue;
