@@ -6,6 +6,7 @@ mod compare;
 mod export;
 mod finding;
 mod findings;
+mod markup;
 pub mod message;
 mod page;
 mod place;
@@ -33,7 +34,7 @@ pub use page::{PageText, page};
 pub use place::Place;
 pub use recording::{
     RecordedCall, RecordedOom, Recording, RecordingError, Remark, RemarkKind, StartBlock,
-    StartSegment, devices, recording,
+    StartSegment, devices, grouped, recording,
 };
 pub use replay::{
     Compared, CurvePoint, Departure, DepartureKind, ExactReplay, Failure, Moment, Peaks,

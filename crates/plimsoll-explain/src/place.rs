@@ -87,6 +87,24 @@ pub(crate) fn line_of(snapshot: &Snapshot, stack: StackId) -> Option<(&Frame, Li
     library.or(native)
 }
 
+/// A frame in words: `train.py:31 main` in Python, the function in C++.
+pub(crate) fn in_words(snapshot: &Snapshot, frame: &Frame) -> String {
+    let file = snapshot.names.get(frame.file);
+    let function = snapshot.names.get(frame.function);
+    if is_python(file) {
+        format!("{}:{} {function}", short_path(file), frame.line)
+    } else {
+        short_function(function).to_owned()
+    }
+}
+
+/// The same, without C++ frames that have no name.
+pub(crate) fn named_in_words(snapshot: &Snapshot, frame: &Frame) -> Option<String> {
+    let unnamed =
+        snapshot.names.get(frame.function).is_empty() && !is_python(snapshot.names.get(frame.file));
+    (!unnamed).then(|| in_words(snapshot, frame))
+}
+
 /// Module and line of a stack, in words.
 pub(crate) fn of_stack(snapshot: &Snapshot, stack: StackId) -> Place {
     if stack.is_none() {
@@ -94,15 +112,7 @@ pub(crate) fn of_stack(snapshot: &Snapshot, stack: StackId) -> Place {
     }
     let what = match line_of(snapshot, stack) {
         None => "unknown".to_owned(),
-        Some((frame, LineKind::Native)) => {
-            short_function(snapshot.names.get(frame.function)).to_owned()
-        }
-        Some((frame, _)) => format!(
-            "{}:{} {}",
-            short_path(snapshot.names.get(frame.file)),
-            frame.line,
-            snapshot.names.get(frame.function)
-        ),
+        Some((frame, _)) => in_words(snapshot, frame),
     };
     Place { module: module_of(snapshot, stack), what }
 }
@@ -170,7 +180,7 @@ fn stem(path: &str) -> &str {
 }
 
 /// A C++ function without its parameters.
-pub(crate) fn short_function(function: &str) -> &str {
+fn short_function(function: &str) -> &str {
     // The first parenthesis that does not belong to `(anonymous namespace)`.
     let mut from = 0;
     while let Some(at) = function[from..].find('(').map(|at| from + at) {

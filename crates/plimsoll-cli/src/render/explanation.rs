@@ -14,8 +14,8 @@ use crate::lists;
 /// The whole report, at most `width` columns where words can wrap.
 pub fn explanation(e: &Explanation, top: usize, width: usize) -> String {
     let mut out = String::new();
-    let failed =
-        e.log.as_ref().is_some_and(|l| l.main.is_some()) || e.headline.starts_with("out of memory");
+    let failed = e.log.as_ref().is_some_and(|l| l.main.is_some())
+        || e.snapshot.as_ref().is_some_and(|s| s.failed());
     let style = if failed { BAD } else { GOOD };
     let first = e.headline.split(": ").next().unwrap_or_default();
     let text = wrap(&e.headline, width, 0, 2);

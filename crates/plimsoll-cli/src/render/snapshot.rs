@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use plimsoll_engine::analysis::{
     Candidate, Change, Explanation as Explained, MomentState, NamedShare, Peaks, Remark,
-    RemarkKind, Tuning, WhatIf,
+    RemarkKind, Tuning, WhatIf, grouped,
 };
 use plimsoll_engine::{Bytes, DiffResponse, ReplayResponse, SnapshotReport};
 
@@ -418,17 +418,4 @@ fn change(before: Bytes, after: Bytes) -> String {
         std::cmp::Ordering::Equal => "same".to_owned(),
         std::cmp::Ordering::Greater => format!("-{}", before - after),
     }
-}
-
-/// A number with separators between thousands.
-fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }

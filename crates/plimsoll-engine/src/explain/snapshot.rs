@@ -51,6 +51,13 @@ pub struct SnapshotReport {
     pub remarks: Vec<String>,
 }
 
+impl SnapshotReport {
+    /// Whether a request failed in any of the recordings.
+    pub fn failed(&self) -> bool {
+        self.devices.iter().any(|device| device.explanation.failed.is_some())
+    }
+}
+
 /// One device of one file.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

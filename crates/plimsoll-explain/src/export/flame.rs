@@ -8,6 +8,7 @@ use plimsoll_timeline::Category;
 use plimsoll_units::Bytes;
 
 use super::Export;
+use crate::markup::escaped;
 use crate::place;
 
 const WIDTH: f64 = 1200.0;
@@ -64,17 +65,7 @@ pub fn flame_graph(export: &Export<'_, '_>, event: Option<u32>, title: &str) -> 
 fn chain(export: &Export<'_, '_>, stack: StackId) -> Vec<String> {
     let snapshot = export.recording().snapshot;
     let mut chain: Vec<String> = place::frames(snapshot, stack)
-        .filter_map(|frame| {
-            let file = snapshot.names.get(frame.file);
-            let function = snapshot.names.get(frame.function);
-            if place::is_python(file) {
-                Some(format!("{}:{} {function}", place::short_path(file), frame.line))
-            } else if function.is_empty() {
-                None
-            } else {
-                Some(place::short_function(function).to_owned())
-            }
-        })
+        .filter_map(|frame| place::named_in_words(snapshot, frame))
         .collect();
     if chain.is_empty() {
         chain.push("not recorded".to_owned());
@@ -161,18 +152,4 @@ fn colour(category: Option<Category>, name: &str) -> String {
         _ => return "hsl(215 8% 45%)".to_owned(),
     };
     format!("hsl({hue} 52% {}%)", 40 + name.len() % 5 * 2)
-}
-
-fn escaped(text: &str) -> String {
-    text.chars()
-        .map(|c| match c {
-            '&' => "&amp;".to_owned(),
-            '<' => "&lt;".to_owned(),
-            '>' => "&gt;".to_owned(),
-            '"' => "&quot;".to_owned(),
-            // Control characters have no place in XML.
-            c if c.is_control() => "\u{fffd}".to_owned(),
-            c => c.to_string(),
-        })
-        .collect()
 }

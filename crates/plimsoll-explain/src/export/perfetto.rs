@@ -7,7 +7,6 @@ use plimsoll_timeline::{Category, Event};
 
 use super::table::{State, states};
 use super::{Export, Written};
-use crate::findings::Doing;
 
 /// Writes the trace. Times are microseconds since the first event; where the recording has none, event numbers.
 ///
@@ -37,13 +36,7 @@ pub fn write_perfetto(export: &Export<'_, '_>, to: &mut dyn Write) -> Written {
     })?;
     categories(export, &at, to)?;
     for run in &export.sorted.runs {
-        let name = match run.doing {
-            Doing::Forward => "forward",
-            Doing::Backward => "backward",
-            Doing::Optimizer => "optimizer",
-            Doing::Load => "load",
-            _ => continue,
-        };
+        let Some(name) = run.doing.word() else { continue };
         let (begin, end) = (at(run.first), at(run.end.saturating_sub(1)));
         write!(
             to,

@@ -226,18 +226,7 @@ fn events(export: &Export<'_, '_>, take: Take<'_>) -> Written {
             let extra = snapshot.extras.get(event.extra.0 as usize);
             extra.and_then(|extra| extra.action).map_or("", |name| snapshot.names.get(name))
         };
-        let action = match event.action {
-            Action::Alloc => "alloc",
-            Action::FreeRequested => "free_requested",
-            Action::FreeCompleted => "free_completed",
-            Action::SegmentAlloc => "segment_alloc",
-            Action::SegmentFree => "segment_free",
-            Action::SegmentMap => "segment_map",
-            Action::SegmentUnmap => "segment_unmap",
-            Action::Snapshot => "snapshot",
-            Action::OutOfMemory => "oom",
-            Action::Other => other(),
-        };
+        let action = event.action.word().unwrap_or_else(other);
         let oom = event.action == Action::OutOfMemory;
         take(&[
             Cell::Integer(export.rank.into()),

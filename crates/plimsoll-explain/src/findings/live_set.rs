@@ -254,13 +254,7 @@ pub(crate) fn frames_in_words(recording: &Recording<'_>, stack: StackId) -> Vec<
         place::frames(recording.snapshot, stack)
             .filter(|frame| place::is_python(names.get(frame.file)) == python)
             .take(FRAMES)
-            .map(|frame| match python {
-                true => {
-                    let (file, function) = (names.get(frame.file), names.get(frame.function));
-                    format!("{}:{} {function}", place::short_path(file), frame.line)
-                }
-                false => place::short_function(names.get(frame.function)).to_owned(),
-            })
+            .map(|frame| place::in_words(recording.snapshot, frame))
             .collect()
     };
     let python = words(true);

@@ -37,6 +37,19 @@ pub enum Doing {
     Forward,
 }
 
+impl Doing {
+    /// The word for a stretch of events that does this; absent for what no stretch is made of.
+    pub const fn word(self) -> Option<&'static str> {
+        match self {
+            Doing::Forward => Some("forward"),
+            Doing::Backward => Some("backward"),
+            Doing::Optimizer => Some("optimizer"),
+            Doing::Load => Some("load"),
+            _ => None,
+        }
+    }
+}
+
 /// Where a word is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {

@@ -362,7 +362,7 @@ mod tests {
         );
         check(
             Transformers,
-            "loading file /root/.cache/huggingface/hub/models--meta-llama--Llama-3.2-1B/snapshots/4e2/config.json",
+            "loading file /home/user/.cache/huggingface/hub/models--meta-llama--Llama-3.2-1B/snapshots/4e2/config.json",
             Some("meta-llama/Llama-3.2-1B"),
             &[],
         );

@@ -18,7 +18,8 @@ use plimsoll_units::Bytes;
 use serde::Serialize;
 
 use crate::finding::{Finding, Value};
-use crate::findings::{Doing, Sorted};
+use crate::findings::Sorted;
+use crate::markup::escaped;
 use crate::recording::Recording;
 use crate::replay::place;
 use curves::Curves;
@@ -93,11 +94,6 @@ pub fn page(recording: &Recording<'_>, text: &PageText) -> String {
     html
 }
 
-/// Text in HTML.
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
 /// What the page's code reads first. Names are short because the code is the only reader.
 #[derive(Serialize)]
 struct Head<'a> {
@@ -155,17 +151,6 @@ struct FindingOfPage<'a> {
     command: Option<&'a str>,
 }
 
-/// A run of events in a word.
-const fn word_of(doing: Doing) -> &'static str {
-    match doing {
-        Doing::Forward => "forward",
-        Doing::Backward => "backward",
-        Doing::Optimizer => "optimizer",
-        Doing::Load => "load",
-        _ => "",
-    }
-}
-
 /// Times kept for the axis.
 const TIMES: u32 = 512;
 
@@ -176,11 +161,11 @@ fn head<'a>(
     curves: &'a Curves,
 ) -> Head<'a> {
     let recording = sorted.recording;
-    let mut runs: Vec<(u32, &'static str)> =
-        sorted.runs.iter().map(|run| (run.first, word_of(run.doing))).collect();
+    let mut runs: Vec<(u32, Option<&'static str>)> =
+        sorted.runs.iter().map(|run| (run.first, run.doing.word())).collect();
     // A long recording has a hundred thousand runs, most of which go on with what the one before did.
     runs.dedup_by_key(|run| run.1);
-    runs.retain(|run| !run.1.is_empty());
+    let runs = runs.into_iter().filter_map(|(first, word)| Some((first, word?))).collect();
     let mut ooms: Vec<u32> = recording.ooms.iter().map(|oom| oom.event).collect();
     ooms.sort_unstable();
     Head {

@@ -179,15 +179,7 @@ impl Groups {
             let mut chain: Vec<u32> = place::frames(snapshot, stack)
                 .take(MOST_FRAMES)
                 .filter_map(|frame| {
-                    let file = snapshot.names.get(frame.file);
-                    let function = snapshot.names.get(frame.function);
-                    let text = if place::is_python(file) {
-                        format!("{}:{} {function}", place::short_path(file), frame.line)
-                    } else if function.is_empty() {
-                        return None;
-                    } else {
-                        place::short_function(function).to_owned()
-                    };
+                    let text = place::named_in_words(snapshot, frame)?;
                     let next = frames.len() as u32;
                     Some(*frames.entry(text.clone()).or_insert_with(|| {
                         scene.frames.push(text);

@@ -16,8 +16,8 @@ use plimsoll_formats::snapshot::{Action, Snapshot, StackId, TraceEvent};
 use plimsoll_timeline::{DriverCall, DriverEvent, OriginId, PoolId, PyTorchConfig, Timeline};
 use plimsoll_units::Bytes;
 
-pub use remark::{Remark, RemarkKind};
-pub(crate) use remark::{counted, grouped};
+pub(crate) use remark::counted;
+pub use remark::{Remark, RemarkKind, grouped};
 pub use rewind::{StartBlock, StartSegment};
 
 use remark::Oddities;

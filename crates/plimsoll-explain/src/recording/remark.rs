@@ -44,7 +44,7 @@ pub(crate) fn counted(n: u64, noun: &str) -> String {
 }
 
 /// A number with separators between thousands.
-pub(crate) fn grouped(n: u64) -> String {
+pub fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
     for (i, digit) in digits.chars().enumerate() {

@@ -55,11 +55,7 @@ struct Places<'r, 's> {
 
 impl<'r> Observer<Script<'r>> for Places<'r, '_> {
     fn before(&mut self, torch: &mut PyTorchAllocator<Script<'r>>, step: Step) {
-        let index = match step {
-            Step::Event(event, _) => self.recording.trace_index.get(event as usize).copied(),
-            Step::Failed(at) => self.recording.ooms.get(at).map(|oom| oom.trace_index),
-        };
-        torch.driver_mut().begin(index.unwrap_or(0), matches!(step, Step::Failed(_)));
+        torch.driver_mut().begin_step(self.recording, step);
     }
 
     fn allocated(

@@ -185,9 +185,7 @@ struct Stop<'r, 's> {
 
 impl<'r> Observer<Script<'r>> for Stop<'r, '_> {
     fn before(&mut self, torch: &mut PyTorchAllocator<Script<'r>>, step: Step) {
-        torch
-            .driver_mut()
-            .begin(trace_index(self.recording, step), matches!(step, Step::Failed(_)));
+        torch.driver_mut().begin_step(self.recording, step);
     }
 
     fn after(
@@ -205,15 +203,6 @@ impl<'r> Observer<Script<'r>> for Stop<'r, '_> {
             self.layout = Some(torch.layout());
         }
         !here
-    }
-}
-
-fn trace_index(recording: &Recording<'_>, step: Step) -> u32 {
-    match step {
-        Step::Event(index, _) => {
-            recording.trace_index.get(index as usize).copied().unwrap_or(u32::MAX)
-        }
-        Step::Failed(at) => recording.ooms.get(at).map_or(u32::MAX, |oom| oom.trace_index),
     }
 }
 
@@ -243,8 +232,7 @@ struct Exactness<'r, 's> {
 
 impl<'r> Observer<Script<'r>> for Exactness<'r, '_> {
     fn before(&mut self, torch: &mut PyTorchAllocator<Script<'r>>, step: Step) {
-        let fails = matches!(step, Step::Failed(_));
-        torch.driver_mut().begin(self.trace_index(step), fails);
+        torch.driver_mut().begin_step(self.recording, step);
     }
 
     fn allocated(
@@ -257,7 +245,7 @@ impl<'r> Observer<Script<'r>> for Exactness<'r, '_> {
         if let Some(size) = self.sizes.get_mut(id.0 as usize) {
             *size = torch.block_size(block);
         }
-        let index = self.trace_index(Step::Event(event, Event::EmptyCache));
+        let index = Step::Event(event, Event::EmptyCache).trace_index(self.recording);
         let recorded = self.recording.events().get(index as usize).map_or(0, |e| e.address);
         let address = torch.address(block);
         self.compared.allocations += 1;
@@ -302,10 +290,6 @@ impl<'r> Observer<Script<'r>> for Exactness<'r, '_> {
 }
 
 impl<'r> Exactness<'r, '_> {
-    fn trace_index(&self, step: Step) -> u32 {
-        trace_index(self.recording, step)
-    }
-
     fn compare_driver(&mut self, torch: &PyTorchAllocator<Script<'r>>, step: Step) {
         let (recorded, asked) = torch.driver().compare();
         if recorded.is_empty() && asked.is_empty() {
@@ -406,7 +390,7 @@ impl<'r> Exactness<'r, '_> {
             Some(Step::Event(index, _)) => Some(index),
             _ => None,
         };
-        let trace_index = step.map(|step| self.trace_index(step));
+        let trace_index = step.map(|step| step.trace_index(self.recording));
         self.departures.push(Departure { kind, event, trace_index, expected, got, why });
     }
 

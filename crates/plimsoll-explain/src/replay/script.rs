@@ -7,7 +7,8 @@ use std::ops::Range;
 use plimsoll_timeline::{Client, Device, Driver, DriverCall, DriverEvent};
 use plimsoll_units::Bytes;
 
-use crate::recording::RecordedCall;
+use super::walk::Step;
+use crate::recording::{RecordedCall, Recording};
 
 /// A driver that follows a recording.
 #[derive(Clone, Debug)]
@@ -60,7 +61,7 @@ impl<'a> Script<'a> {
     }
 
     /// A request begins: it owns the recorded calls up to a trace event, inclusive.
-    pub fn begin(&mut self, trace_index: u32, fails: bool) {
+    fn begin(&mut self, trace_index: u32, fails: bool) {
         let begin = self.window.end;
         let rest = &self.calls[begin..];
         let length = rest.iter().take_while(|call| call.trace_index <= trace_index).count();
@@ -69,6 +70,11 @@ impl<'a> Script<'a> {
         self.given_back = 0;
         self.fails = fails;
         self.asked.clear();
+    }
+
+    /// The request of a step begins.
+    pub fn begin_step(&mut self, recording: &Recording<'_>, step: Step) {
+        self.begin(step.trace_index(recording), matches!(step, Step::Failed(_)));
     }
 
     /// What the recording says of the request, and what was asked for.

@@ -17,6 +17,18 @@ pub(super) enum Step {
     Failed(usize),
 }
 
+impl Step {
+    /// The trace event that it stands for.
+    pub fn trace_index(self, recording: &Recording<'_>) -> u32 {
+        match self {
+            Step::Event(index, _) => {
+                recording.trace_index.get(index as usize).copied().unwrap_or(u32::MAX)
+            }
+            Step::Failed(at) => recording.ooms.get(at).map_or(u32::MAX, |oom| oom.trace_index),
+        }
+    }
+}
+
 /// Looks at a walk.
 pub(super) trait Observer<D: Driver> {
     /// Before a step that may ask the driver: an allocation, an emptied cache, a request that failed.

@@ -218,6 +218,24 @@ pub enum Action {
     Other,
 }
 
+impl Action {
+    /// The word that torch writes; absent for [`Action::Other`], whose word the file gives.
+    pub const fn word(self) -> Option<&'static str> {
+        Some(match self {
+            Action::Alloc => "alloc",
+            Action::FreeRequested => "free_requested",
+            Action::FreeCompleted => "free_completed",
+            Action::SegmentAlloc => "segment_alloc",
+            Action::SegmentFree => "segment_free",
+            Action::SegmentMap => "segment_map",
+            Action::SegmentUnmap => "segment_unmap",
+            Action::Snapshot => "snapshot",
+            Action::OutOfMemory => "oom",
+            Action::Other => return None,
+        })
+    }
+}
+
 /// One event of a trace, 40 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceEvent {

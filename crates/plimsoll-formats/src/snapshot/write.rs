@@ -508,7 +508,7 @@ impl<W: Write> Pickler<'_, W> {
         self.dict(&keys[..length], |p, key| {
             p.word(key);
             match *key {
-                "action" => match action(e.action) {
+                "action" => match e.action.word() {
                     Some(word) => p.word(word),
                     None => match extra.action {
                         Some(name) => p.name(name),
@@ -546,19 +546,4 @@ impl<W: Write> Pickler<'_, W> {
         })
         .map(drop)
     }
-}
-
-fn action(action: Action) -> Option<&'static str> {
-    Some(match action {
-        Action::Alloc => "alloc",
-        Action::FreeRequested => "free_requested",
-        Action::FreeCompleted => "free_completed",
-        Action::SegmentAlloc => "segment_alloc",
-        Action::SegmentFree => "segment_free",
-        Action::SegmentMap => "segment_map",
-        Action::SegmentUnmap => "segment_unmap",
-        Action::Snapshot => "snapshot",
-        Action::OutOfMemory => "oom",
-        Action::Other => return None,
-    })
 }
