@@ -5,6 +5,7 @@ mod explain;
 mod groups;
 mod held;
 mod host;
+mod load;
 mod options;
 mod params;
 mod pipeline;
